@@ -1,0 +1,78 @@
+// Collectives with deadlines. A call never blocks for longer than its deadline and the abort that
+// follows it; a failure is a value (Status with a CommFailure) that names the rank at fault.
+//
+// Threads: every member may be called from any thread. Operations of one communicator run in the
+// order in which they were submitted, which must be the same on all ranks.
+//
+// After a failure a communicator is broken for good: each later call fails at once with the first
+// cause. The survivors may build another one in the same process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "perdure/clock.h"
+#include "perdure/export.h"
+#include "perdure/ids.h"
+#include "perdure/status.h"
+#include "perdure/tensor.h"
+
+namespace perdure {
+
+// kAverage divides by the number of ranks after the sum; for integers it truncates toward zero.
+enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
+
+// One operation in flight. The tensors it was given must stay in place until it is done.
+class PERDURE_API Work {
+ public:
+  virtual ~Work() = default;
+  // Done, failed, or kDeadlineExceeded when `deadline` passes first (the operation then goes on).
+  virtual Status Wait(Deadline deadline) = 0;
+  virtual bool Done() const = 0;
+};
+
+class CommunicatorImpl;
+class Communicator;
+const CommunicatorImpl& ImplOf(const Communicator& communicator);  // for the library itself
+
+class PERDURE_API Communicator {
+ public:
+  explicit Communicator(std::unique_ptr<CommunicatorImpl> impl);
+  ~Communicator();  // aborts what is still in flight
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  Rank rank() const;
+  int size() const;
+  const std::string& name() const;
+
+  // `deadline` covers the operation from end to end: queued, waiting for peers, moving bytes.
+  // Tensors are packed; f32 f64 f16 bf16 i32 i64 u8 on CPU. Sums of f16 and bf16 are formed in f32
+  // and rounded once per hop. Results are bit-identical from run to run. A bad argument gives a
+  // Work that has already failed and leaves the communicator intact.
+  std::shared_ptr<Work> AllReduce(const TensorView& in_place, ReduceOp op, Deadline deadline);
+  std::shared_ptr<Work> Broadcast(const TensorView& in_place, Rank root, Deadline deadline);
+  // `output` holds size() times the bytes of `input`, in rank order.
+  std::shared_ptr<Work> AllGather(const TensorView& input, const TensorView& output,
+                                  Deadline deadline);
+  std::shared_ptr<Work> Barrier(Deadline deadline);
+
+  // The deadline that an operation submitted now gets by default (see the table of patience in the
+  // documentation).
+  Deadline DefaultDeadline() const;
+
+  // Ends everything in flight on this rank within milliseconds; all calls fail with `reason` from
+  // then on. Peers see this rank leave and are told why.
+  void Abort(const Status& reason);
+
+  // OK while healthy, else the first cause.
+  Status failure() const;
+
+ private:
+  friend const CommunicatorImpl& ImplOf(const Communicator& communicator);
+  std::unique_ptr<CommunicatorImpl> impl_;
+};
+
+}  // namespace perdure
