@@ -1,0 +1,38 @@
+#include "base/log.h"
+
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace perdure {
+namespace {
+
+std::string PatternFor(const std::string& name) {
+  const std::string who = name.empty() ? "perdure" : fmt::format("perdure {}", name);
+  return fmt::format("%Y-%m-%dT%H:%M:%S.%e {} %l: %v", who);
+}
+
+// Never destroyed: threads that outlive main may still log.
+spdlog::logger* MakeLogger() {
+  auto* logger = new spdlog::logger("perdure", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern(PatternFor(""));
+  const char* level = std::getenv("PERDURE_LOG_LEVEL");
+  logger->set_level(level == nullptr ? spdlog::level::info : spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::trace);
+  return logger;
+}
+
+}  // namespace
+
+spdlog::logger& Log() {
+  static spdlog::logger* const logger = MakeLogger();
+  return *logger;
+}
+
+void SetLogName(const std::string& name) {
+  Log().set_pattern(PatternFor(name));
+}
+
+}  // namespace perdure
