@@ -1,0 +1,13 @@
+#include "comm/backends/gloo/gloo_backend.h"
+
+namespace perdure {
+
+Result<std::unique_ptr<Backend>> ConnectGlooBackend(const GlooPlace& /*place*/, KeyValue& /*store*/,
+                                                    FailureArbiter& /*arbiter*/,
+                                                    Deadline /*deadline*/) {
+  return Status(Code::kUnimplemented,
+                "this build has no Gloo, so only one rank is possible; install libgloo-dev and "
+                "build again");
+}
+
+}  // namespace perdure

@@ -1,0 +1,444 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "comm/communicator_impl.h"
+#include "comm/reduce.h"
+
+namespace perdure {
+namespace {
+
+using std::chrono::seconds;
+
+// How long leaving in good order may take to push out the last bytes.
+constexpr seconds kGoodbyeWait{2};
+
+class FailedWork final : public Work {
+ public:
+  explicit FailedWork(Status status) : status_(std::move(status)) {}
+  Status Wait(Deadline /*deadline*/) override { return status_; }
+  bool Done() const override { return true; }
+
+ private:
+  const Status status_;
+};
+
+bool Packed(const TensorView& view) {
+  if (view.strides.empty()) return true;
+  if (view.strides.size() != view.shape.size()) return false;
+  std::int64_t expected = 1;
+  for (std::size_t i = view.shape.size(); i-- > 0;) {
+    if (view.shape[i] != 1 && view.strides[i] != expected) return false;
+    expected *= view.shape[i];
+  }
+  return true;
+}
+
+Status CheckView(std::string_view what, const TensorView& view, std::int64_t bytes) {
+  const auto wrong = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, fmt::format("{}: {}", what, why));
+  };
+  if (view.device != DeviceKind::kCpu) return wrong("the tensor is not in CPU memory");
+  if (!CanReduce(view.dtype)) {
+    return wrong(
+        fmt::format("dtype {} is not one of F32 F64 F16 BF16 I32 I64 U8", NameOf(view.dtype)));
+  }
+  if (!Packed(view)) return wrong("the tensor is not packed; make it contiguous first");
+  if (bytes > 0 && view.data == nullptr) return wrong("the tensor has no memory");
+  const auto width = static_cast<std::uintptr_t>(BitsOf(view.dtype) / 8);
+  if (reinterpret_cast<std::uintptr_t>(view.data) % width != 0) {
+    return wrong(fmt::format("the tensor's memory is not aligned to its {} bytes", width));
+  }
+  return Ok();
+}
+
+std::atomic<std::uint32_t> next_recorder_id{1};
+
+}  // namespace
+
+// One submitted operation: the caller's Work and the lane's task in one.
+class CommunicatorImpl::WorkImpl final : public Work, public LaneTask {
+ public:
+  WorkImpl(CommunicatorImpl& communicator, Operation operation, Deadline deadline,
+           std::uint64_t ticket)
+      : communicator_(communicator),
+        observer_(communicator.observer_),
+        operation(operation),
+        deadline(deadline),
+        ticket(ticket) {}
+
+  Status Wait(Deadline until) override {
+    if (observer_ == nullptr || done_.load()) return Await(until);
+    observer_->OnWait(true);
+    Status status = Await(until);
+    observer_->OnWait(false);
+    return status;
+  }
+  bool Done() const override { return done_.load(); }
+
+  void Complete(const Status& status) {
+    MutexLock lock(mutex_);
+    status_ = status;
+    done_.store(true);
+    changed_.NotifyAll();
+  }
+
+  void Run() override { communicator_.Execute(*this); }
+  const void* owner() const override { return &communicator_; }
+
+ private:
+  Status Await(Deadline until) {
+    MutexLock lock(mutex_);
+    while (!done_.load()) {
+      if (!changed_.WaitUntil(mutex_, until) && !done_.load()) {
+        return Status(
+            Code::kDeadlineExceeded,
+            fmt::format("{} (operation {}) goes on", Describe(operation.call), operation.sequence));
+      }
+    }
+    return status_;
+  }
+
+  CommunicatorImpl& communicator_;  // alive while this is on the lane
+  CommObserver* const observer_;
+
+ public:
+  const Operation operation;
+  const Deadline deadline;
+  const std::uint64_t ticket;
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::atomic<bool> done_{false};
+  Status status_ PERDURE_GUARDED_BY(mutex_);
+};
+
+// Runs on the lane when a communicator fails while none of its operations may be running.
+class CommunicatorImpl::CloseTask final : public LaneTask {
+ public:
+  explicit CloseTask(CommunicatorImpl& communicator) : communicator_(communicator) {}
+  void Run() override {
+    if (communicator_.failed_.load()) {
+      communicator_.TellAndClose();
+    } else {
+      communicator_.OnTrouble({.kind = Trouble::Kind::kWoken}, nullptr);
+    }
+  }
+  const void* owner() const override { return &communicator_; }
+
+ private:
+  CommunicatorImpl& communicator_;
+};
+
+CommunicatorImpl::CommunicatorImpl(Place place, std::unique_ptr<Backend> backend, Lane& lane,
+                                   FlightRecorder& recorder, FailureArbiter& arbiter,
+                                   const Clock& clock, CommObserver* observer)
+    : place_(std::move(place)),
+      recorder_id_(next_recorder_id.fetch_add(1)),
+      backend_(std::move(backend)),
+      lane_(lane),
+      recorder_(recorder),
+      arbiter_(arbiter),
+      clock_(clock),
+      observer_(observer) {
+  arbiter_.Join(*this);
+}
+
+CommunicatorImpl::~CommunicatorImpl() {
+  const bool in_flight = completed_.load() < submitted_.load();
+  if (in_flight && !failed_.load()) {
+    Abort(Status(Code::kAborted, "the communicator was destroyed with operations in flight"));
+  }
+  arbiter_.Leave(*this);
+  for (const auto& task : lane_.Drop(this)) {
+    if (auto* work = dynamic_cast<WorkImpl*>(task.get())) work->Complete(failure());
+  }
+  // The lane has no task of ours and gets none: this thread takes its place.
+  TellAndClose();
+}
+
+Result<Operation> CommunicatorImpl::Check(const Call& call, const TensorView& input,
+                                          const TensorView& output) const {
+  Operation operation;
+  operation.call = call;
+  operation.call.dtype = input.dtype;
+  PERDURE_ASSIGN_OR_RETURN(const std::int64_t count, ElementCount(input.shape));
+  PERDURE_ASSIGN_OR_RETURN(const std::int64_t bytes, ByteCount(input.dtype, input.shape));
+  operation.call.count = static_cast<std::uint64_t>(count);
+  operation.bytes = static_cast<std::size_t>(bytes);
+  operation.input = input.data;
+  operation.output = output.data;
+  const std::string_view name = NameOf(call.verb);
+  PERDURE_RETURN_IF_ERROR(CheckView(name, input, bytes));
+  if (call.verb == Verb::kBroadcast && (call.root < 0 || call.root >= place_.size)) {
+    return Status(Code::kInvalidArgument, fmt::format("broadcast: root {} is not a rank of 0..{}",
+                                                      call.root, place_.size - 1));
+  }
+  if (call.verb == Verb::kAllGather) {
+    PERDURE_ASSIGN_OR_RETURN(const std::int64_t out_count, ElementCount(output.shape));
+    PERDURE_RETURN_IF_ERROR(CheckView("all_gather output", output, bytes));
+    if (output.dtype != input.dtype || out_count != count * place_.size) {
+      return Status(Code::kInvalidArgument,
+                    fmt::format("all_gather: the output holds {} x {}, {} ranks of {} x {} need {} "
+                                "x {}",
+                                NameOf(output.dtype), out_count, place_.size, NameOf(input.dtype),
+                                count, NameOf(input.dtype), count * place_.size));
+    }
+  }
+  return operation;
+}
+
+std::shared_ptr<Work> CommunicatorImpl::Submit(const Call& call, const TensorView& input,
+                                               const TensorView& output, Deadline deadline) {
+  const Result<Operation> operation = Check(call, input, output);
+  if (!operation.ok()) return std::make_shared<FailedWork>(operation.status());
+  return Enqueue(*operation, deadline);
+}
+
+std::shared_ptr<Work> CommunicatorImpl::SubmitBarrier(Deadline deadline) {
+  return Enqueue(Operation{}, deadline);
+}
+
+std::shared_ptr<Work> CommunicatorImpl::Enqueue(Operation operation, Deadline deadline) {
+  if (failed_.load()) return std::make_shared<FailedWork>(failure());
+  MutexLock lock(submit_mutex_);
+  operation.sequence = submitted_.load(std::memory_order_relaxed) + 1;
+  const std::uint64_t ticket = recorder_.Submitted(recorder_id_, operation, clock_.Now());
+  auto work = std::make_shared<WorkImpl>(*this, operation, deadline, ticket);
+  // Before the lane can finish it, so that `completed` never passes `submitted`.
+  submitted_.store(operation.sequence);
+  if (!lane_.Submit(work)) {
+    submitted_.store(operation.sequence - 1);
+    recorder_.Completed(ticket, clock_.Now(), true);
+    return std::make_shared<FailedWork>(
+        Status(Code::kResourceExhausted,
+               fmt::format("{} operations wait already; wait for some before submitting {}",
+                           kLaneDepthMax, Describe(operation.call))));
+  }
+  signature_.store(SignatureOf(operation.call), std::memory_order_relaxed);
+  return work;
+}
+
+void CommunicatorImpl::Execute(WorkImpl& work) {
+  if (failed_.load()) {
+    recorder_.Completed(work.ticket, clock_.Now(), true);
+    work.Complete(failure());
+    TellAndClose();
+    return;
+  }
+  {
+    MutexLock lock(failure_mutex_);
+    current_ = work.operation.call;
+  }
+  started_.store(work.operation.sequence);
+  bytes_done_.store(0, std::memory_order_relaxed);
+  recorder_.Started(work.ticket, clock_.Now());
+  const Budget budget{work.deadline, place_.patience.not_joined, place_.patience.running};
+  const std::optional<Trouble> trouble = backend_->Run(work.operation, budget, bytes_done_);
+  recorder_.Completed(work.ticket, clock_.Now(), trouble.has_value());
+  if (trouble.has_value()) {
+    OnTrouble(*trouble, &work);
+    return;
+  }
+  completed_.store(work.operation.sequence);
+  work.Complete(Ok());
+}
+
+void CommunicatorImpl::OnTrouble(const Trouble& trouble, WorkImpl* work) {
+  // Aborted here, or the verdict came from elsewhere: then it is known already.
+  if (!failed_.load()) {
+    FailureArbiter::Evidence evidence;
+    evidence.own.by_rank = static_cast<int>(place_.rank.value());
+    if (work != nullptr) {
+      evidence.own.sequence = work->operation.sequence;
+      evidence.own.operation = Describe(work->operation.call);
+    }
+    evidence.mismatch = trouble.kind == Trouble::Kind::kMismatch;
+    evidence.deadline = trouble.kind == Trouble::Kind::kDeadline;
+    evidence.all_joined = trouble.all_joined;
+    evidence.store_host_lost = place_.rank != Rank(0) && backend_->Lost(0);
+    using Class = CommFailure::Class;
+    const auto accuse = [&](Class failure_class, Rank rank, const std::string& why) {
+      evidence.own.failure_class = failure_class;
+      evidence.own.suspects.push_back({rank, why});
+    };
+    switch (trouble.kind) {
+      case Trouble::Kind::kPeerClosed:
+        accuse(Class::kPeerDead, Rank(trouble.peer), "its connection closed without a word");
+        break;
+      case Trouble::Kind::kPeerLeft:
+        accuse(Class::kNotJoined, Rank(trouble.peer),
+               "it left in good order before this operation");
+        break;
+      case Trouble::Kind::kMismatch:
+        accuse(Class::kMismatch, Rank(trouble.peer), trouble.text);
+        break;
+      case Trouble::Kind::kDeadline:
+        evidence.own.failure_class = trouble.all_joined ? Class::kTimeout : Class::kNotJoined;
+        break;
+      case Trouble::Kind::kWoken:
+      case Trouble::Kind::kLocal:
+        accuse(Class::kLocalError, place_.rank,
+               trouble.text.empty() ? "it was interrupted" : trouble.text);
+        break;
+    }
+    const Verdict verdict = arbiter_.Judge(place_.id, evidence);
+    Fail(StatusOf(verdict, work), verdict);
+  }
+  if (work != nullptr) {
+    std::optional<Verdict> verdict;
+    {
+      MutexLock lock(failure_mutex_);
+      verdict = verdict_;
+    }
+    work->Complete(verdict.has_value() ? StatusOf(*verdict, work) : failure());
+  }
+  TellAndClose();
+}
+
+void CommunicatorImpl::TellAndClose() {
+  if (std::exchange(closed_, true)) return;
+  bool tell = false;
+  std::string reason;
+  {
+    MutexLock lock(failure_mutex_);
+    tell = aborted_here_;
+    reason = failure_.message();
+  }
+  if (tell) {
+    FailureArbiter::Evidence evidence;
+    evidence.own.failure_class = CommFailure::Class::kAborted;
+    evidence.own.by_rank = static_cast<int>(place_.rank.value());
+    evidence.own.sequence = started_.load();
+    evidence.own.suspects = {{place_.rank, "it left: " + reason}};
+    arbiter_.Judge(place_.id, evidence);
+  }
+  backend_->Close(!failed_.load(), Deadline::After(kGoodbyeWait));
+}
+
+bool CommunicatorImpl::Fail(const Status& status, const Verdict& verdict) {
+  {
+    MutexLock lock(failure_mutex_);
+    if (!failure_.ok()) return false;
+    failure_ = status;
+    verdict_ = verdict;
+    failed_.store(true);
+  }
+  if (observer_ != nullptr) observer_->OnFailed(status);
+  backend_->Wake();
+  return true;
+}
+
+Status CommunicatorImpl::StatusOf(const Verdict& verdict, const WorkImpl* work) const {
+  CommFailure failure;
+  failure.failure_class = verdict.failure_class;
+  failure.communicator = place_.name;
+  failure.sequence = work != nullptr ? work->operation.sequence : started_.load();
+  failure.operation = work != nullptr ? Describe(work->operation.call) : verdict.operation;
+  failure.bytes_done = work != nullptr ? bytes_done_.load(std::memory_order_relaxed) : 0;
+  failure.suspects = verdict.suspects;
+  const std::string operation =
+      failure.operation.empty() ? "between operations" : failure.operation;
+  std::string message = fmt::format(
+      "communicator {}: {} (operation {}, {} bytes received) failed on rank {}: {}", place_.name,
+      operation, failure.sequence, failure.bytes_done, place_.rank.value(), Sentence(verdict));
+  return Status(std::move(failure), std::move(message));
+}
+
+Deadline CommunicatorImpl::DefaultDeadline() const {
+  return Deadline::After(place_.patience.not_joined + place_.patience.running, clock_);
+}
+
+void CommunicatorImpl::Abort(const Status& reason) {
+  CommFailure failure;
+  failure.failure_class = CommFailure::Class::kAborted;
+  failure.communicator = place_.name;
+  failure.sequence = started_.load();
+  failure.suspects = {{place_.rank, reason.message()}};
+  {
+    MutexLock lock(failure_mutex_);
+    if (!failure_.ok()) return;
+    failure_ = Status(std::move(failure), reason.message());
+    aborted_here_ = true;
+    failed_.store(true);
+  }
+  backend_->Wake();
+  // Told and closed on the lane, which may take a moment.
+  lane_.SubmitAlways(std::make_shared<CloseTask>(*this));
+}
+
+Status CommunicatorImpl::failure() const {
+  MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
+CommProgress CommunicatorImpl::Progress() const {
+  return {place_.name, submitted_.load(), started_.load(), completed_.load(), signature_.load()};
+}
+
+Standing CommunicatorImpl::standing() const {
+  MutexLock lock(failure_mutex_);
+  return {true, submitted_.load(), started_.load(), completed_.load(), Describe(current_)};
+}
+
+void CommunicatorImpl::OnVerdict(const Verdict& verdict) {
+  if (Fail(StatusOf(verdict, nullptr), verdict)) {
+    lane_.SubmitAlways(std::make_shared<CloseTask>(*this));
+  }
+}
+
+void CommunicatorImpl::OnPeerDead() {
+  backend_->Wake();
+  lane_.SubmitAlways(std::make_shared<CloseTask>(*this));
+}
+
+Communicator::Communicator(std::unique_ptr<CommunicatorImpl> impl) : impl_(std::move(impl)) {}
+Communicator::~Communicator() = default;
+
+const CommunicatorImpl& ImplOf(const Communicator& communicator) {
+  return *communicator.impl_;
+}
+
+Rank Communicator::rank() const {
+  return impl_->place().rank;
+}
+int Communicator::size() const {
+  return impl_->place().size;
+}
+const std::string& Communicator::name() const {
+  return impl_->place().name;
+}
+
+std::shared_ptr<Work> Communicator::AllReduce(const TensorView& in_place, ReduceOp op,
+                                              Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kAllReduce, .reduce = op}, in_place, in_place, deadline);
+}
+std::shared_ptr<Work> Communicator::Broadcast(const TensorView& in_place, Rank root,
+                                              Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kBroadcast, .root = static_cast<std::int32_t>(root.value())},
+                       in_place, in_place, deadline);
+}
+std::shared_ptr<Work> Communicator::AllGather(const TensorView& input, const TensorView& output,
+                                              Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kAllGather}, input, output, deadline);
+}
+std::shared_ptr<Work> Communicator::Barrier(Deadline deadline) {
+  return impl_->SubmitBarrier(deadline);
+}
+Deadline Communicator::DefaultDeadline() const {
+  return impl_->DefaultDeadline();
+}
+void Communicator::Abort(const Status& reason) {
+  impl_->Abort(reason);
+}
+Status Communicator::failure() const {
+  return impl_->failure();
+}
+
+}  // namespace perdure

@@ -1,0 +1,121 @@
+// Behind Communicator: checks calls, numbers them, keeps the records, and turns a backend's trouble
+// into one verdict. The only caller of backends.
+//
+// The life of an operation: 1 Submit checks it, gives it the next number, records it and puts it on
+// the lane; 2 the lane runs it through the backend; 3 done: recorded, and its Work is told. Or
+// trouble: the arbiter gives the verdict, the communicator is broken for good, its Work and all
+// later ones fail with that cause, and only then are the connections closed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "comm/backend.h"
+#include "comm/failure_arbiter.h"
+#include "comm/flight_recorder.h"
+#include "comm/lane.h"
+#include "comm/operation.h"
+#include "control/messages.h"
+#include "perdure/comm.h"
+
+namespace perdure {
+
+// See the table of patience in the documentation.
+struct Patience {
+  Duration not_joined = std::chrono::seconds(300);  // somebody has not arrived
+  Duration running = std::chrono::seconds(120);     // all have
+};
+
+// What the process wants to know of its communicators. Outlives them and every Work.
+class CommObserver {
+ public:
+  virtual ~CommObserver() = default;
+  // The first cause, before any connection is closed. Any thread; must not block.
+  virtual void OnFailed(const Status& cause) = 0;
+  // The calling thread begins (true) or ends (false) to wait for an operation that is not done.
+  virtual void OnWait(bool begins) = 0;
+};
+
+class CommunicatorImpl final : public ArbitratedChannel {
+ public:
+  struct Place {
+    std::string name;  // for people
+    std::string id;    // unique in the generation
+    Rank rank;
+    int size = 1;
+    Patience patience;
+  };
+
+  // Everything borrowed outlives this; `observer` may be null.
+  CommunicatorImpl(Place place, std::unique_ptr<Backend> backend, Lane& lane,
+                   FlightRecorder& recorder, FailureArbiter& arbiter, const Clock& clock,
+                   CommObserver* observer);
+  // Aborts what is in flight; with nothing in flight, leaves in good order.
+  ~CommunicatorImpl() override;
+
+  const Place& place() const { return place_; }
+  std::shared_ptr<Work> Submit(const Call& call, const TensorView& input, const TensorView& output,
+                               Deadline deadline);
+  std::shared_ptr<Work> SubmitBarrier(Deadline deadline);
+  Deadline DefaultDeadline() const;
+  void Abort(const Status& reason);
+  Status failure() const;
+  CommProgress Progress() const;
+
+  // ArbitratedChannel.
+  const std::string& id() const override { return place_.id; }
+  Standing standing() const override;
+  void OnVerdict(const Verdict& verdict) override;
+  void OnPeerDead() override;
+
+ private:
+  class WorkImpl;
+  class CloseTask;
+
+  Result<Operation> Check(const Call& call, const TensorView& input,
+                          const TensorView& output) const;
+  std::shared_ptr<Work> Enqueue(Operation operation, Deadline deadline);
+  // Lane thread.
+  void Execute(WorkImpl& work);
+  void OnTrouble(const Trouble& trouble, WorkImpl* work);
+  // Tells the peers why (when this rank was told to abort), then closes. Once. Lane thread, or the
+  // destructor.
+  void TellAndClose();
+
+  // True when this is the first cause.
+  bool Fail(const Status& status, const Verdict& verdict);
+  Status StatusOf(const Verdict& verdict, const WorkImpl* work) const;
+
+  const Place place_;
+  const std::uint32_t recorder_id_;  // names this communicator in the records
+  const std::unique_ptr<Backend> backend_;
+  Lane& lane_;
+  FlightRecorder& recorder_;
+  FailureArbiter& arbiter_;
+  const Clock& clock_;
+  CommObserver* const observer_;
+
+  // Order of submission.
+  Mutex submit_mutex_;
+  std::atomic<std::uint64_t> submitted_{0};
+  std::atomic<std::uint64_t> started_{0};
+  std::atomic<std::uint64_t> completed_{0};
+  std::atomic<std::uint64_t> signature_{0};
+  std::atomic<std::uint64_t> bytes_done_{0};  // of the operation that runs
+
+  std::atomic<bool> failed_{false};
+  mutable Mutex failure_mutex_;
+  Status failure_ PERDURE_GUARDED_BY(failure_mutex_);
+  std::optional<Verdict> verdict_ PERDURE_GUARDED_BY(failure_mutex_);  // none: aborted here
+  Call current_ PERDURE_GUARDED_BY(failure_mutex_);  // of operation number started_
+  bool aborted_here_ PERDURE_GUARDED_BY(failure_mutex_) = false;
+
+  // Lane thread; the destructor once the lane has dropped us.
+  bool closed_ = false;
+};
+
+}  // namespace perdure

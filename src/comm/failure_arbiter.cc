@@ -1,0 +1,281 @@
+#include "comm/failure_arbiter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/log.h"
+
+namespace perdure {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Class = CommFailure::Class;
+
+// How long one get of the watcher waits; Close ends it earlier.
+constexpr seconds kWatchSlice{60};
+constexpr milliseconds kStoreRetry{500};
+// Alarms of one generation; more would mean that ranks accuse each other in a circle.
+constexpr std::int64_t kAlarmsMax = 10000;
+
+std::string CauseKey(const std::string& id) {
+  return fmt::format("/comm/{}/first_cause", id);
+}
+std::string AlarmKey(std::int64_t number) {
+  return fmt::format("/comm/alarm/{}", number);
+}
+std::string RollKey(const std::string& id, const std::string& call, std::int64_t rank) {
+  return fmt::format("/comm/{}/roll/{}/{}", id, call, rank);
+}
+
+}  // namespace
+
+FailureArbiter::FailureArbiter(Options options, std::unique_ptr<KeyValue> store)
+    : options_(options),
+      store_(std::move(store)),
+      watcher_("perdure-verdict", [this] { Watch(); }) {}
+
+FailureArbiter::~FailureArbiter() {
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    changed_.NotifyAll();
+  }
+  store_->Close();
+  watcher_.Join();
+}
+
+void FailureArbiter::ReportPeerDead(Rank rank, const std::string& reason) {
+  MutexLock lock(mutex_);
+  for (const CommFailure::Suspect& told : told_dead_) {
+    if (told.rank == rank) return;
+  }
+  told_dead_.push_back({rank, reason + " (told by the supervisor)"});
+  for (auto& [id, channel] : channels_) {
+    if (settled_.count(id) == 0) channel->OnPeerDead();
+  }
+  changed_.NotifyAll();
+}
+
+void FailureArbiter::Join(ArbitratedChannel& channel) {
+  MutexLock lock(mutex_);
+  channels_[channel.id()] = &channel;
+  const auto settled = settled_.find(channel.id());
+  if (settled != settled_.end()) {
+    channel.OnVerdict(settled->second);
+  } else if (!told_dead_.empty()) {
+    channel.OnPeerDead();
+  }
+}
+
+void FailureArbiter::Leave(ArbitratedChannel& channel) {
+  MutexLock lock(mutex_);
+  const auto found = channels_.find(channel.id());
+  if (found != channels_.end() && found->second == &channel) channels_.erase(found);
+}
+
+Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
+  if (std::optional<Verdict> settled = Settled(id)) return *std::move(settled);
+  Verdict accusation = evidence.own;
+  if (std::optional<Verdict> told = FromSupervisor(evidence.own)) {
+    accusation = *std::move(told);
+  } else if (evidence.deadline || evidence.mismatch) {
+    const Deadline roll_deadline = Deadline::After(kRollCallWait);
+    // Somebody else may have found the cause already, and only its alarm is still on its way.
+    if (std::optional<Verdict> known = KnownCause(id, roll_deadline)) return Settle(id, *known);
+    auto roll = CallRoll(id, roll_deadline);
+    while (evidence.mismatch && roll.ok() && !AllAt(*roll, evidence.own.sequence) &&
+           PauseBefore(roll_deadline)) {
+      roll = CallRoll(id, roll_deadline);
+    }
+    if (!roll.ok()) {
+      accusation = StoreIsSilent(evidence);
+    } else if (evidence.mismatch) {
+      accusation = WhoIsOdd(evidence.own, *roll);
+    } else {
+      accusation = WhoIsMissing(evidence.own, evidence.all_joined, *roll);
+    }
+    if (std::optional<Verdict> settled = Settled(id)) return *std::move(settled);
+  }
+
+  const Deadline limit = Deadline::After(kVerdictWait);
+  const std::string text = Encode(accusation);
+  const Result<std::string> held = store_->CompareAndSet(CauseKey(id), "", text, limit);
+  if (held.ok()) {
+    const Result<Verdict> verdict = DecodeVerdict(*held);
+    const Verdict standing = Settle(id, verdict.ok() ? *verdict : accusation);
+    if (*held == text) {
+      const Status raised = Raise(
+          json{{"kind", "first_cause"}, {"communicator", id}, {"verdict", text}}.dump(), limit);
+      // The others find the cause in the store anyway when their own connections close.
+      if (!raised.ok()) Log().debug("alarm not raised: {}", raised.ToString());
+    }
+    return standing;
+  }
+
+  // The store is gone or silent: the supervisor may still know.
+  {
+    MutexLock lock(mutex_);
+    while (told_dead_.empty() && settled_.count(id) == 0 && !closing_ &&
+           changed_.WaitUntil(mutex_, limit)) {
+    }
+  }
+  if (std::optional<Verdict> told = FromSupervisor(evidence.own)) return Settle(id, *told);
+  return Settle(id, StoreIsSilent(evidence));
+}
+
+std::optional<Verdict> FailureArbiter::KnownCause(const std::string& id, Deadline deadline) {
+  if (std::optional<Verdict> told = FromSupervisor(Verdict{})) return told;
+  // Answered at once: a get whose wait is over when it arrives only looks.
+  const Deadline now(RealClock().Now());
+  const Result<std::string> held = store_->Get(CauseKey(id), Earlier(now, deadline));
+  if (!held.ok()) return std::nullopt;
+  Result<Verdict> verdict = DecodeVerdict(*held);
+  if (!verdict.ok()) return std::nullopt;
+  return *std::move(verdict);
+}
+
+Result<std::map<int, std::optional<Standing>>> FailureArbiter::CallRoll(const std::string& id,
+                                                                        Deadline deadline) {
+  std::string call;
+  {
+    MutexLock lock(mutex_);
+    call = fmt::format("{}-{}", options_.rank.value(), ++roll_calls_);
+  }
+  PERDURE_RETURN_IF_ERROR(
+      Raise(json{{"kind", "roll_call"}, {"communicator", id}, {"call", call}}.dump(), deadline));
+  std::map<int, std::optional<Standing>> roll;
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (Rank(peer) == options_.rank) continue;
+    const Result<std::string> answer = store_->Get(RollKey(id, call, peer), deadline);
+    if (answer.status().code() == Code::kUnavailable) return answer.status();
+    roll[peer];
+    if (!answer.ok()) continue;
+    const Result<Standing> standing = DecodeStanding(*answer);
+    if (standing.ok()) roll[peer] = *standing;
+  }
+  return roll;
+}
+
+Verdict FailureArbiter::StoreIsSilent(const Evidence& evidence) const {
+  if (options_.rank == options_.store_host) return evidence.own;
+  Verdict verdict = evidence.own;
+  if (evidence.store_host_lost) {
+    verdict.failure_class = Class::kPeerDead;
+    verdict.suspects = {
+        {options_.store_host, "its connection closed and the control store in it is gone"}};
+  } else if (evidence.deadline) {
+    verdict.failure_class = evidence.all_joined ? Class::kTimeout : Class::kNotJoined;
+    verdict.suspects = {{options_.store_host,
+                         "its process is connected but the control store in it does not answer "
+                         "(stopped or cut off)"}};
+  }
+  return verdict;
+}
+
+Verdict FailureArbiter::Settle(const std::string& id, const Verdict& verdict) {
+  MutexLock lock(mutex_);
+  const auto [place, first] = settled_.emplace(id, verdict);
+  if (first) {
+    const auto channel = channels_.find(id);
+    if (channel != channels_.end()) channel->second->OnVerdict(verdict);
+    changed_.NotifyAll();
+  }
+  return place->second;
+}
+
+std::optional<Verdict> FailureArbiter::Settled(const std::string& id) {
+  MutexLock lock(mutex_);
+  const auto found = settled_.find(id);
+  if (found == settled_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<Verdict> FailureArbiter::FromSupervisor(const Verdict& own) {
+  MutexLock lock(mutex_);
+  if (told_dead_.empty()) return std::nullopt;
+  Verdict verdict = own;
+  verdict.failure_class = Class::kPeerDead;
+  verdict.suspects = {told_dead_.front()};
+  return verdict;
+}
+
+bool FailureArbiter::PauseBefore(Deadline deadline) {
+  const Deadline again = Deadline::After(kRollCallAgain);
+  MutexLock lock(mutex_);
+  while (!closing_ && changed_.WaitUntil(mutex_, again)) {
+  }
+  return !closing_ && again < deadline;
+}
+
+Status FailureArbiter::Raise(const std::string& text, Deadline deadline) {
+  std::int64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = next_alarm_;
+  }
+  for (; number < kAlarmsMax; ++number) {
+    PERDURE_ASSIGN_OR_RETURN(const std::string held,
+                             store_->CompareAndSet(AlarmKey(number), "", text, deadline));
+    if (held == text) return Ok();
+  }
+  return Status(Code::kResourceExhausted, "too many alarms in one generation");
+}
+
+void FailureArbiter::Watch() {
+  for (;;) {
+    std::int64_t number = 0;
+    {
+      MutexLock lock(mutex_);
+      if (closing_ || next_alarm_ >= kAlarmsMax) return;
+      number = next_alarm_;
+    }
+    const Result<std::string> alarm = store_->Get(AlarmKey(number), Deadline::After(kWatchSlice));
+    if (alarm.ok()) {
+      OnAlarm(*alarm);
+      MutexLock lock(mutex_);
+      ++next_alarm_;
+      continue;
+    }
+    const Code code = alarm.status().code();
+    if (code == Code::kAborted || code == Code::kFenced) return;
+    if (code == Code::kDeadlineExceeded) continue;
+    // The store's host is gone or silent. Who runs an operation finds out by itself.
+    MutexLock lock(mutex_);
+    const Deadline retry = Deadline::After(kStoreRetry);
+    while (!closing_ && changed_.WaitUntil(mutex_, retry)) {
+    }
+  }
+}
+
+void FailureArbiter::OnAlarm(const std::string& text) {
+  try {
+    const json alarm = json::parse(text);
+    const auto kind = alarm.at("kind").get<std::string>();
+    const auto id = alarm.at("communicator").get<std::string>();
+    if (kind == "first_cause") {
+      const Result<Verdict> verdict = DecodeVerdict(alarm.at("verdict").get<std::string>());
+      if (verdict.ok()) Settle(id, *verdict);
+      return;
+    }
+    Standing standing{.present = false};
+    {
+      MutexLock lock(mutex_);
+      const auto channel = channels_.find(id);
+      if (channel != channels_.end()) standing = channel->second->standing();
+    }
+    const Status answered =
+        store_->Set(RollKey(id, alarm.at("call").get<std::string>(), options_.rank.value()),
+                    Encode(standing), Deadline::After(kRollCallWait));
+    if (!answered.ok()) Log().debug("roll call not answered: {}", answered.ToString());
+  } catch (const json::exception& error) {
+    Log().warn("an unreadable alarm in the control store: {}", error.what());
+  }
+}
+
+}  // namespace perdure

@@ -1,0 +1,170 @@
+#include "comm/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace perdure {
+namespace {
+
+using nlohmann::json;
+using Class = CommFailure::Class;
+
+constexpr std::array<Class, 6> kClasses = {Class::kPeerDead, Class::kNotJoined, Class::kTimeout,
+                                           Class::kMismatch, Class::kAborted,   Class::kLocalError};
+
+Status Unreadable(const std::string& what, const std::string& text) {
+  return Status(Code::kInternal,
+                fmt::format("unreadable {} in the control store: '{}'", what, text.substr(0, 200)));
+}
+
+}  // namespace
+
+std::string Encode(const Verdict& verdict) {
+  json suspects = json::array();
+  for (const CommFailure::Suspect& suspect : verdict.suspects) {
+    suspects.push_back({{"rank", suspect.rank.value()}, {"evidence", suspect.evidence}});
+  }
+  // Evidence may hold bytes of a peer: replaced, not thrown.
+  return json{{"class", std::string(NameOf(verdict.failure_class))},
+              {"suspects", suspects},
+              {"by_rank", verdict.by_rank},
+              {"sequence", verdict.sequence},
+              {"operation", verdict.operation}}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Result<Verdict> DecodeVerdict(const std::string& text) {
+  try {
+    const json value = json::parse(text);
+    Verdict verdict;
+    const auto name = value.at("class").get<std::string>();
+    bool known = false;
+    for (const Class candidate : kClasses) {
+      if (NameOf(candidate) != name) continue;
+      verdict.failure_class = candidate;
+      known = true;
+    }
+    if (!known) return Unreadable("verdict", text);
+    for (const json& suspect : value.at("suspects")) {
+      verdict.suspects.push_back({Rank(suspect.at("rank").get<std::int64_t>()),
+                                  suspect.at("evidence").get<std::string>()});
+    }
+    verdict.by_rank = value.at("by_rank").get<int>();
+    verdict.sequence = value.at("sequence").get<std::uint64_t>();
+    verdict.operation = value.at("operation").get<std::string>();
+    return verdict;
+  } catch (const json::exception&) {
+    return Unreadable("verdict", text);
+  }
+}
+
+std::string Sentence(const Verdict& verdict) {
+  std::string text;
+  for (const CommFailure::Suspect& suspect : verdict.suspects) {
+    if (!text.empty()) text += "; ";
+    switch (verdict.failure_class) {
+      case Class::kPeerDead:
+        text += fmt::format("rank {} is dead: {}", suspect.rank.value(), suspect.evidence);
+        break;
+      case Class::kNotJoined:
+        text += fmt::format("waiting for rank {}: {}", suspect.rank.value(), suspect.evidence);
+        break;
+      default:
+        text += fmt::format("rank {}: {}", suspect.rank.value(), suspect.evidence);
+    }
+  }
+  if (!text.empty()) return text;
+  return verdict.failure_class == Class::kTimeout
+             ? "all ranks have joined and answer, but the bytes did not arrive in time"
+             : std::string(NameOf(verdict.failure_class));
+}
+
+std::string Encode(const Standing& standing) {
+  return json{{"present", standing.present},
+              {"submitted", standing.submitted},
+              {"started", standing.started},
+              {"completed", standing.completed},
+              {"call", standing.call}}
+      .dump();
+}
+
+Result<Standing> DecodeStanding(const std::string& text) {
+  try {
+    const json value = json::parse(text);
+    return Standing{value.at("present").get<bool>(), value.at("submitted").get<std::uint64_t>(),
+                    value.at("started").get<std::uint64_t>(),
+                    value.at("completed").get<std::uint64_t>(),
+                    value.at("call").get<std::string>()};
+  } catch (const json::exception&) {
+    return Unreadable("answer to a roll call", text);
+  }
+}
+
+bool AllAt(const Roll& roll, std::uint64_t sequence) {
+  return std::all_of(roll.begin(), roll.end(), [&](const auto& entry) {
+    return !entry.second.has_value() || entry.second->started >= sequence;
+  });
+}
+
+Verdict WhoIsMissing(const Verdict& own, bool all_joined, const Roll& roll) {
+  Verdict verdict = own;
+  verdict.failure_class = all_joined ? Class::kTimeout : Class::kNotJoined;
+  verdict.suspects.clear();
+  std::vector<CommFailure::Suspect> behind;
+  for (const auto& [peer, standing] : roll) {
+    if (!standing.has_value()) {
+      verdict.suspects.push_back(
+          {Rank(peer), "its process is connected but does not answer (stopped or cut off)"});
+    } else if (!standing->present) {
+      behind.push_back({Rank(peer), "it has left or not yet entered this communicator"});
+    } else if (standing->submitted < own.sequence) {
+      behind.push_back({Rank(peer), fmt::format("it has not called operation {} (its last is {})",
+                                                own.sequence, standing->submitted)});
+    } else if (standing->started < own.sequence) {
+      behind.push_back({Rank(peer), fmt::format("it is still at operation {}, before {}",
+                                                standing->started, own.sequence)});
+    }
+  }
+  // The silent first: a rank that is merely late may be late because of them.
+  if (verdict.suspects.empty()) verdict.suspects = std::move(behind);
+  if (verdict.suspects.empty()) verdict.failure_class = Class::kTimeout;
+  return verdict;
+}
+
+Verdict WhoIsOdd(const Verdict& own, const Roll& roll) {
+  // Only answers about the same operation are comparable.
+  std::map<std::string, std::vector<int>> callers;
+  callers[own.operation].push_back(own.by_rank);
+  for (const auto& [peer, standing] : roll) {
+    if (standing.has_value() && standing->present && standing->started == own.sequence) {
+      callers[standing->call].push_back(peer);
+    }
+  }
+  std::size_t total = 0;
+  const auto* usual = &*callers.begin();
+  for (const auto& group : callers) {
+    total += group.second.size();
+    if (group.second.size() > usual->second.size()) usual = &group;
+  }
+  Verdict verdict = own;
+  if (callers.size() < 2) return verdict;
+  verdict.suspects.clear();
+  const bool majority = 2 * usual->second.size() > total;
+  for (const auto& [call, ranks] : callers) {
+    if (majority && call == usual->first) continue;
+    for (const int rank : ranks) {
+      verdict.suspects.push_back(
+          {Rank(rank), majority ? fmt::format("it called {}, the others {}", call, usual->first)
+                                : fmt::format("it called {}", call)});
+    }
+  }
+  std::sort(verdict.suspects.begin(), verdict.suspects.end(),
+            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return verdict;
+}
+
+}  // namespace perdure

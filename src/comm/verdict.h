@@ -1,0 +1,57 @@
+// The one answer to "who is at fault" that all survivors give (COMM-2), and its form in the control
+// store. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "perdure/status.h"
+
+namespace perdure {
+
+struct Verdict {
+  CommFailure::Class failure_class = CommFailure::Class::kLocalError;
+  std::vector<CommFailure::Suspect> suspects;
+  // Where the rank that gave it stood, for the others' messages.
+  int by_rank = -1;
+  std::uint64_t sequence = 0;
+  std::string operation;
+};
+
+// JSON. Decode refuses what Encode does not write.
+std::string Encode(const Verdict& verdict);
+Result<Verdict> DecodeVerdict(const std::string& text);
+
+// "rank 2 is dead: its connection closed without a word", "waiting for rank 1: …".
+std::string Sentence(const Verdict& verdict);
+
+// Where a rank stands in a communicator; its answer to a roll call.
+struct Standing {
+  bool present = true;  // it has this communicator
+  std::uint64_t submitted = 0;
+  std::uint64_t started = 0;
+  std::uint64_t completed = 0;
+  std::string call = {};  // what operation number `started` is
+  friend bool operator==(const Standing&, const Standing&) = default;
+};
+std::string Encode(const Standing& standing);
+Result<Standing> DecodeStanding(const std::string& text);
+
+// The answers of the other ranks to a roll call; none from a rank that was silent.
+using Roll = std::map<int, std::optional<Standing>>;
+
+// Everybody who answered has started this operation.
+bool AllAt(const Roll& roll, std::uint64_t sequence);
+
+// After a deadline: `own` with the silent ranks as suspects, else those that have not started the
+// operation; nobody when all are in it.
+Verdict WhoIsMissing(const Verdict& own, bool all_joined, const Roll& roll);
+
+// After a mismatch: `own` with those as suspects whose call differs from that of most ranks; every
+// rank with its call when there is no majority.
+Verdict WhoIsOdd(const Verdict& own, const Roll& roll);
+
+}  // namespace perdure
