@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Checks the sources without running them: formatting, scripts, clang-tidy's short list, and the
+# locking that the annotations in base/mutex.h promise (clang's -Wthread-safety).
+#
+#   tests/lint.sh [BUILD_DIR]
+#
+# BUILD_DIR (default: build) is a configured and built tree; it says how each file is compiled.
+# Every file that locks gets the locking analysis. clang-tidy's other checks go over the files in the
+# order of their last change, newest first, until LINT_SECONDS (default 150) are over; the rest is
+# counted and named. The last line is "N passed, N failed", a check per file and kind.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build}
+export LINT_END=$(($(date +%s) + ${LINT_SECONDS:-150})) LINT_BUILD=$build
+jobs=$(nproc)
+
+for tool in clang-format clang-tidy; do
+  command -v "$tool" >/dev/null ||
+    { echo "lint: $tool is not installed (cmake/deps.sh installs it)"; echo "0 passed, 1 failed"; exit 1; }
+done
+[ -f "$build/compile_commands.json" ] ||
+  { echo "lint: $build is not configured (cmake --preset release)"; echo "0 passed, 1 failed"; exit 1; }
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+export LINT_RESULTS=$results
+
+folders=()
+for folder in src include tests examples bench kernels; do [ -d "$folder" ] && folders+=("$folder"); done
+mapfile -t sources < <(find "${folders[@]}" -name '*.cc' -o -name '*.h' | sort)
+mapfile -t scripts < <(find cmake tests examples .ci bench -name '*.sh' -o -path .ci/run 2>/dev/null | sort)
+
+# clang-tidy wants one check of its own beside the compiler's warnings, or it does nothing at all.
+export LOCKING='-*,clang-diagnostic-thread-safety*,google-explicit-constructor'
+
+# Each check leaves a line "ok|bad|later KIND FILE" in a file of its own.
+note() { printf '%s %s %s\n' "$1" "$2" "$3" >>"$LINT_RESULTS/$BASHPID"; }
+export -f note
+
+format() {
+  if clang-format --dry-run -Werror "$1" 2>&1; then note ok format "$1"; else note bad format "$1"; fi
+}
+export -f format
+
+script() {
+  if bash -n "$1" && [ -x "$1" ]; then
+    note ok script "$1"
+  else
+    echo "$1: does not parse, or has no run bit"
+    note bad script "$1"
+  fi
+}
+export -f script
+
+tidy() {
+  local checks=() standard=() output
+  if [ "$(date +%s)" -ge "$LINT_END" ]; then
+    checks=(--checks="$LOCKING")
+    note later tidy "$1"
+    grep -qs -i mutex "$1" "${1%.cc}.h" || return 0
+  fi
+  # The headers of libtorch 1.13 are no C++20 to clang 14; what uses them is C++17 as well.
+  case $1 in src/torch/*|*train_gpt.cc) standard=(--extra-arg=-std=c++17) ;; esac
+  # The compile commands are gcc's: clang need not know every warning option in them.
+  if output=$(clang-tidy -p "$LINT_BUILD" --quiet ${checks[@]+"${checks[@]}"} ${standard[@]+"${standard[@]}"} \
+      --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wthread-safety "$1" 2>/dev/null); then
+    note ok tidy "$1"
+  else
+    printf '%s\n' "$output"
+    note bad tidy "$1"
+  fi
+}
+export -f tidy
+
+each() { # FUNCTION, files on stdin
+  xargs -d '\n' -r -n 1 -P "$jobs" bash -c "$1 \"\$1\"" _
+}
+
+printf '%s\n' "${sources[@]}" | each format
+printf '%s\n' "${scripts[@]}" | each script
+
+# The analysis must be able to fail: a counter that is touched without its lock.
+probe=$results/probe.cc
+cat >"$probe" <<'PROBE'
+#include "base/mutex.h"
+struct Counter {
+  perdure::Mutex mutex_;
+  int value_ PERDURE_GUARDED_BY(mutex_) = 0;
+  int Read() { return value_; }
+};
+PROBE
+if clang-tidy --quiet "$probe" --checks="$LOCKING" \
+    --warnings-as-errors='*' -- -std=c++20 -Isrc -Iinclude -Wthread-safety >/dev/null 2>&1; then
+  echo "lint: an unlocked access was not found; the locking analysis does not work"
+  note bad tidy probe
+fi
+
+# Only what this build compiles: files of parts that are left out have no command. Newest first.
+grep -o '"file": "[^"]*"' "$build/compile_commands.json" | cut -d'"' -f4 | sed "s|^$PWD/||" |
+  grep -E '^(src|examples|bench)/' | sort -u |
+  while read -r file; do
+    printf '%s %s\n' "$(git log -1 --format=%ct -- "$file" 2>/dev/null || stat -c %Y "$file")" "$file"
+  done | sort -rn | cut -d' ' -f2- | each tidy
+
+cat "$results"/[0-9]* >"$results/all" 2>/dev/null
+later=$(grep -c '^later' "$results/all")
+[ "$later" -eq 0 ] ||
+  echo "lint: the time was over before $later files, which got the locking analysis at most:" \
+    "$(sed -n 's/^later tidy //p' "$results/all" | tr '\n' ' ')"
+passed=$(grep -c '^ok' "$results/all") failed=$(grep -c '^bad' "$results/all")
+sed -n 's/^bad /lint: failed: /p' "$results/all" | sort
+echo "$passed passed, $failed failed"
+[ "$passed" -gt 0 ] && [ "$failed" -eq 0 ]
