@@ -5,6 +5,8 @@
 #include <charconv>
 #include <initializer_list>
 
+#include "wire/channel.h"
+
 namespace perdure {
 namespace {
 
@@ -171,6 +173,14 @@ Result<Environment> ReadEnvironment(const ReadVariable& read, const SessionOptio
         fmt::format("WORLD_SIZE={} needs MASTER_ADDR and MASTER_PORT (1..65534), where rank 0 "
                     "hosts the control store",
                     environment.world_size));
+  }
+  if (const Status local =
+          wire::CheckLocalAddress(fmt::format("{}:{}", environment.store_host, *port));
+      !local.ok()) {
+    return Status(local.code(), fmt::format("MASTER_ADDR={}: the control store of rank 0 has no "
+                                            "TLS yet, so all ranks must be on one machine: use "
+                                            "127.0.0.1",
+                                            environment.store_host));
   }
   // torchrun's agent may already listen at MASTER_PORT with its own store; ours then takes the next
   // one.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <thread>
 #include <utility>
 
@@ -311,7 +312,15 @@ Status Session::Impl::ClaimGeneration(Deadline deadline) {
   }
   // Also under a supervisor, who has said the number: nobody goes on before rank 0 holds the claim.
   PERDURE_ASSIGN_OR_RETURN(const std::string claimed, facts->Get(kGenerationKey, deadline));
-  generation = Generation(std::stoll(claimed));
+  std::int64_t number = 0;
+  const char* const end = claimed.data() + claimed.size();
+  if (const auto [stop, error] = std::from_chars(claimed.data(), end, number);
+      error != std::errc() || stop != end || number < 1) {
+    return Status(
+        Code::kInternal,
+        fmt::format("rank 0 published \"{}\" as the generation: is it the same build?", claimed));
+  }
+  generation = Generation(number);
   return Ok();
 }
 

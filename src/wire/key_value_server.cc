@@ -17,6 +17,7 @@
 
 #include "perdure/clock.h"
 #include "perdure/v1/key_value.grpc.pb.h"
+#include "wire/channel.h"
 #include "wire/key_value_status.h"
 
 namespace perdure {
@@ -138,11 +139,8 @@ class GrpcKeyValueServer final : public KeyValueServer {
 
   Status Listen(const std::string& host, int port) {
     grpc::ServerBuilder builder;
-    // Without it a second job could take over the port of the first one in silence.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     int bound_port = 0;
-    builder.AddListeningPort(fmt::format("{}:{}", host, port), grpc::InsecureServerCredentials(),
-                             &bound_port);
+    PERDURE_RETURN_IF_ERROR(wire::Listen(builder, fmt::format("{}:{}", host, port), &bound_port));
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || bound_port == 0) {

@@ -12,8 +12,8 @@ namespace perdure {
 
 class KeyValueServer {
  public:
-  // Binds `host` on a port that the system chooses, or `port` when it is not 0. Only loopback
-  // addresses are safe: the store has neither encryption nor a password. `store` outlives this.
+  // Binds `host` on a port that the system chooses, or `port` when it is not 0. Only a loopback
+  // address is taken: the store has neither encryption nor a password. `store` outlives this.
   static Result<std::unique_ptr<KeyValueServer>> Start(StoreServer& store, const std::string& host,
                                                        int port = 0);
   virtual ~KeyValueServer() = default;

@@ -33,7 +33,7 @@ TEST(Environment, AsTorchrunSetsIt) {
   const Variables torchrun = {{"RANK", "2"},
                               {"WORLD_SIZE", "4"},
                               {"LOCAL_RANK", "0"},
-                              {"MASTER_ADDR", "node1"},
+                              {"MASTER_ADDR", "127.0.0.1"},
                               {"MASTER_PORT", "29500"},
                               {"TORCHELASTIC_RESTART_COUNT", "3"},
                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
@@ -41,7 +41,7 @@ TEST(Environment, AsTorchrunSetsIt) {
   ASSERT_TRUE(environment.ok());
   EXPECT_EQ(environment->start, Environment::Start::kLaunched);
   EXPECT_EQ(environment->rank, Rank(2));
-  EXPECT_EQ(environment->store_host, "node1");
+  EXPECT_EQ(environment->store_host, "127.0.0.1");
   EXPECT_EQ(environment->store_port, 29501);  // 29500 belongs to torchrun's own store
   EXPECT_EQ(environment->restart_count, 3);
 }
@@ -49,7 +49,7 @@ TEST(Environment, AsTorchrunSetsIt) {
 TEST(Environment, TheAgentComesFirst) {
   const auto environment = Read({{"RANK", "1"},
                                  {"WORLD_SIZE", "2"},
-                                 {"MASTER_ADDR", "node1"},
+                                 {"MASTER_ADDR", "127.0.0.1"},
                                  {"MASTER_PORT", "29500"},
                                  {"PERDURE_AGENT", "unix:/run/x"},
                                  {"PERDURE_GENERATION", "5"},
@@ -96,6 +96,11 @@ TEST(Environment, ErrorsNameVariableAndFix) {
   EXPECT_THAT(Read({{"RANK", "0"}}).status().message(), HasSubstr("WORLD_SIZE is not"));
   EXPECT_THAT(Read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).status().message(),
               HasSubstr("needs MASTER_ADDR and MASTER_PORT"));
+  EXPECT_THAT(
+      Read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}})
+          .status()
+          .message(),
+      HasSubstr("MASTER_ADDR=node1"));
   EXPECT_THAT(Read({{"PERDURE_AGENT", "unix:/x"}}).status().message(), HasSubstr("perdure run"));
   EXPECT_THAT(Read({{"PERDURE_CHECKPOINT_KEEP", "1"}}).status().message(),
               HasSubstr("nothing to fall back to"));
