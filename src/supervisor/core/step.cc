@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "supervisor/core/decider.h"
 
@@ -562,13 +563,17 @@ void Decider::On(const NodesLost& e) {
     cause.last_progress =
         t_ - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(e.silent_seconds));
     cause.last_progress = std::max(cause.last_progress, record().decided);
-    cause.head = holders.size() == 1
-                     ? fmt::format("node {} is lost: its agent has been silent for {:.0f} s",
-                                   cause.node, e.silent_seconds)
-                     : fmt::format(
-                           "{} nodes are lost ({}): their agents have been silent for "
-                           "{:.0f} s",
-                           holders.size(), fmt::join(holders, ", "), e.silent_seconds);
+    // Before the patience with silence is over, a node is lost only when all of it has hung up.
+    const bool one = holders.size() == 1;
+    const bool hung_up = std::chrono::duration<double>(e.silent_seconds) < policy_.node_silent;
+    const std::string evidence =
+        hung_up
+            ? (one ? "its agent and ranks have hung up" : "their agents and ranks have hung up")
+            : fmt::format("{} silent for {:.0f} s",
+                          one ? "its agent has been" : "their agents have been", e.silent_seconds);
+    cause.head = one ? fmt::format("node {} is lost: {}", cause.node, evidence)
+                     : fmt::format("{} nodes are lost ({}): {}", holders.size(),
+                                   fmt::join(holders, ", "), evidence);
     for (std::size_t i = 1; i < holders.size(); ++i) BlameNode(holders[i], false);
     Decide(cause);
     return;
