@@ -22,7 +22,7 @@ namespace {
 constexpr Duration kAddressPatience = std::chrono::seconds(60);
 constexpr int kAddressLookMs = 20;
 
-struct Options {
+struct AgentVerbOptions {
   std::string supervisor;
   std::string state;
   std::string node;
@@ -51,7 +51,7 @@ Result<launch::SupervisorAddress> AwaitAddressFile(const std::string& state, boo
   }
 }
 
-int RunAgent(Options options) {
+int RunAgent(AgentVerbOptions options) {
   if (options.supervisor.empty() && options.state.empty()) {
     return Complain(
         Status(Code::kInvalidArgument,
@@ -110,7 +110,7 @@ int RunAgent(Options options) {
 }  // namespace
 
 void AddAgentVerb(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AgentVerbOptions>();
   CLI::App* verb =
       app.add_subcommand("agent", "The agent of one node: starts, watches and ends ranks");
   verb->add_option("--supervisor", options->supervisor, "HOST:PORT of the supervisor");

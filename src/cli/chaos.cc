@@ -11,7 +11,7 @@
 namespace perdure::cli {
 namespace {
 
-struct Options {
+struct ChaosOptions {
   std::string state;
   std::optional<int> rank;
   std::string node;
@@ -19,7 +19,7 @@ struct Options {
   std::optional<std::int64_t> at_step;
 };
 
-int Drill(const Options& options, int signal) {
+int Drill(const ChaosOptions& options, int signal) {
   const int targets = (options.rank.has_value() ? 1 : 0) + (options.node.empty() ? 0 : 1) +
                       (options.supervisor ? 1 : 0);
   if (targets != 1) {
@@ -53,7 +53,7 @@ int Drill(const Options& options, int signal) {
 }
 
 void AddDrill(CLI::App& chaos, const char* name, const char* text, int signal, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChaosOptions>();
   CLI::App* verb = chaos.add_subcommand(name, text);
   verb->add_option("--state", options->state, "State directory (default: the only *.perdure here)");
   verb->add_option("--rank", options->rank, "A rank")->check(CLI::Range(0, kNumberMax));

@@ -29,7 +29,6 @@ namespace perdure::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Options = CheckpointVerbOptions;
 
 std::string HumanAge(std::int64_t seconds) {
   if (seconds < 120) return fmt::format("{} s", seconds);
@@ -38,7 +37,7 @@ std::string HumanAge(std::int64_t seconds) {
   return fmt::format("{} d", seconds / 86400);
 }
 
-int List(const Options& options) {
+int List(const CheckpointVerbOptions& options) {
   DirectFiles files;
   const auto all = ListForPeople(files, options.directory);
   if (!all.ok()) return Complain(all.status());
@@ -83,7 +82,7 @@ int List(const Options& options) {
   return 0;
 }
 
-int Show(const Options& options) {
+int Show(const CheckpointVerbOptions& options) {
   DirectFiles files;
   const auto name = FindCheckpoint(files, options.directory, options.name);
   if (!name.ok()) return Complain(name.status());
@@ -207,7 +206,7 @@ Finding DrillOne(Files&, const std::string& directory, const CheckpointName& nam
   return finding;
 }
 
-int Verify(const Options& options) {
+int Verify(const CheckpointVerbOptions& options) {
   DirectFiles files;
   std::vector<CheckpointName> names;
   if (options.all) {
@@ -246,7 +245,7 @@ int Verify(const Options& options) {
   return good ? 0 : 1;
 }
 
-int Diff(const Options& options) {
+int Diff(const CheckpointVerbOptions& options) {
   DirectFiles files;
   const std::string& directory_b =
       options.other_directory.empty() ? options.directory : options.other_directory;
@@ -293,7 +292,7 @@ int Diff(const Options& options) {
 
 }  // namespace
 
-CLI::App* AddCheckpointVerb(CLI::App& parent, const std::shared_ptr<Options>& options,
+CLI::App* AddCheckpointVerb(CLI::App& parent, const std::shared_ptr<CheckpointVerbOptions>& options,
                             int& exit_code, const std::string& name, const std::string& description,
                             CheckpointVerb run) {
   CLI::App* const verb = parent.add_subcommand(name, description);
@@ -305,7 +304,7 @@ CLI::App* AddCheckpointVerb(CLI::App& parent, const std::shared_ptr<Options>& op
 }
 
 void AddCheckpointVerbs(CLI::App& app, int& exit_code) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CheckpointVerbOptions>();
   CLI::App* const verbs = app.add_subcommand(
       "checkpoint", "Look at a checkpoint directory, check it, export from it, tidy it");
   verbs->require_subcommand(1);

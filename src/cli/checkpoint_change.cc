@@ -19,9 +19,8 @@ namespace perdure::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Options = CheckpointVerbOptions;
 
-int Export(const Options& options) {
+int Export(const CheckpointVerbOptions& options) {
   DirectFiles files;
   ExportOptions choice;
   if (options.all_parts) {
@@ -63,7 +62,7 @@ int Export(const Options& options) {
   return 0;
 }
 
-int Prune(const Options& options) {
+int Prune(const CheckpointVerbOptions& options) {
   if (options.keep_last_n < 2) {
     return Complain(Status(Code::kInvalidArgument,
                            fmt::format("--keep-last-n {}: with one copy there is nothing to fall "
@@ -96,7 +95,7 @@ int Prune(const Options& options) {
   return 0;
 }
 
-int SayPinned(const Options& options, const std::string& name) {
+int SayPinned(const CheckpointVerbOptions& options, const std::string& name) {
   if (options.json) {
     fmt::print("{}\n", Json({{"checkpoint", name}, {"pinned", !options.unpin}}).dump(2));
   } else {
@@ -105,7 +104,7 @@ int SayPinned(const Options& options, const std::string& name) {
   return 0;
 }
 
-int PinOrUnpin(const Options& options) {
+int PinOrUnpin(const CheckpointVerbOptions& options) {
   DirectFiles files;
   const auto name = FindCheckpoint(files, options.directory, options.name);
   std::optional<CheckpointName> named = ParseName(options.name);
@@ -153,7 +152,7 @@ Result<std::int64_t> ParseSize(const std::string& text) {
                 fmt::format("found \"{}\"; expected a size such as 5GB, 512MiB or 4096", text));
 }
 
-void AddCheckpointChanges(CLI::App& verbs, const std::shared_ptr<Options>& options,
+void AddCheckpointChanges(CLI::App& verbs, const std::shared_ptr<CheckpointVerbOptions>& options,
                           int& exit_code) {
   CLI::App* const exported =
       AddCheckpointVerb(verbs, options, exit_code, "export",

@@ -15,14 +15,14 @@ namespace {
 // A followed stream is asked for again after so long.
 constexpr Duration kFollowSpan = std::chrono::hours(1);
 
-struct Options {
+struct EventsOptions {
   std::string state;
   std::int64_t first = 1;
   bool follow = false;
   bool json = false;
 };
 
-bool PrintEvent(const Options& options, const std::string& text) {
+bool PrintEvent(const EventsOptions& options, const std::string& text) {
   if (options.json) {
     fmt::print("{}\n", text);
     std::fflush(stdout);
@@ -37,7 +37,7 @@ bool PrintEvent(const Options& options, const std::string& text) {
   return std::ferror(stdout) == 0;
 }
 
-int ShowEvents(const Options& options) {
+int ShowEvents(const EventsOptions& options) {
   const Result<std::string> state = FindStateDirectory(options.state);
   if (!state.ok()) return Complain(state.status());
   std::int64_t next = options.first;
@@ -64,7 +64,7 @@ int ShowEvents(const Options& options) {
 }  // namespace
 
 void AddEventsVerb(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EventsOptions>();
   CLI::App* verb = app.add_subcommand("events", "What happened, and what was decided");
   verb->add_option("--state", options->state, "State directory (default: the only *.perdure here)");
   verb->add_option("--from", options->first, "Number of the first event")

@@ -17,7 +17,7 @@
 namespace perdure::cli {
 namespace {
 
-struct Options {
+struct LogsOptions {
   std::string state;
   int rank = 0;
   int generation = 0;  // 0: the newest that has a log of this rank
@@ -40,7 +40,7 @@ std::vector<std::int64_t> GenerationsOf(const std::string& state, Rank rank) {
   return generations;
 }
 
-int ShowLog(const Options& options) {
+int ShowLog(const LogsOptions& options) {
   const Result<std::string> state = FindStateDirectory(options.state);
   if (!state.ok()) return Complain(state.status());
   const Rank rank(options.rank);
@@ -76,7 +76,7 @@ int ShowLog(const Options& options) {
 }  // namespace
 
 void AddLogsVerb(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LogsOptions>();
   CLI::App* verb = app.add_subcommand("logs", "The output of one rank");
   verb->add_option("--state", options->state, "State directory (default: the only *.perdure here)");
   verb->add_option("--rank", options->rank, "The rank")

@@ -12,13 +12,13 @@
 namespace perdure::cli {
 namespace {
 
-struct Options {
+struct StatusVerbOptions {
   std::string state;
   std::string format = "text";
   bool json = false;
 };
 
-void Print(const Options& options, const std::string& json,
+void Print(const StatusVerbOptions& options, const std::string& json,
            std::string (*to_text)(const std::string&)) {
   if (options.json || options.format == "json") {
     const auto parsed = nlohmann::json::parse(json, nullptr, false);
@@ -28,7 +28,7 @@ void Print(const Options& options, const std::string& json,
   }
 }
 
-int ShowStatus(const Options& options) {
+int ShowStatus(const StatusVerbOptions& options) {
   const Result<std::string> state = FindStateDirectory(options.state);
   if (!state.ok()) return Complain(state.status());
   Result<std::string> json = Status(Code::kUnavailable, "");
@@ -41,7 +41,7 @@ int ShowStatus(const Options& options) {
   return 0;
 }
 
-int ShowReport(const Options& options) {
+int ShowReport(const StatusVerbOptions& options) {
   const Result<std::string> state = FindStateDirectory(options.state);
   if (!state.ok()) return Complain(state.status());
   const Result<std::string> json = JobReader(*state).ReportJson(RealClock().WallNow());
@@ -50,8 +50,8 @@ int ShowReport(const Options& options) {
   return 0;
 }
 
-std::shared_ptr<Options> Declare(CLI::App& verb) {
-  auto options = std::make_shared<Options>();
+std::shared_ptr<StatusVerbOptions> Declare(CLI::App& verb) {
+  auto options = std::make_shared<StatusVerbOptions>();
   verb.add_option("--state", options->state, "State directory (default: the only *.perdure here)");
   verb.add_flag("--json", options->json, "Print JSON");
   return options;

@@ -9,12 +9,12 @@
 namespace perdure::cli {
 namespace {
 
-struct Options {
+struct StopOptions {
   std::string state;
   std::string reason = "asked by a person (perdure stop)";
 };
 
-int StopJob(const Options& options) {
+int StopJob(const StopOptions& options) {
   const Result<std::string> state = FindStateDirectory(options.state);
   if (!state.ok()) return Complain(state.status());
   const auto supervisor = DialSupervisor(*state);
@@ -27,7 +27,7 @@ int StopJob(const Options& options) {
 }  // namespace
 
 void AddStopVerb(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StopOptions>();
   CLI::App* verb = app.add_subcommand("stop", "One coordinated checkpoint, then an orderly end");
   verb->add_option("--state", options->state, "State directory (default: the only *.perdure here)");
   verb->add_option("--reason", options->reason, "Kept in the journal");

@@ -23,7 +23,7 @@
 namespace perdure::cli {
 namespace {
 
-struct Options {
+struct SupervisorVerbOptions {
   JobOptions job;
   std::string listen = "127.0.0.1:0";
   int parent = 0;
@@ -61,7 +61,7 @@ class SignalForwarder {
   Thread thread_;
 };
 
-int RunSupervisor(const Options& options) {
+int RunSupervisor(const SupervisorVerbOptions& options) {
   if (options.parent > 0 && !DieWithParent(options.parent)) return 1;
   SetLogName("supervisor");
   const Status local = wire::CheckLocalAddress(options.listen);
@@ -108,7 +108,7 @@ int RunSupervisor(const Options& options) {
 }  // namespace
 
 void AddSupervisorVerb(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SupervisorVerbOptions>();
   CLI::App* verb = app.add_subcommand("supervisor", "The daemon on the head node: leads one job");
   AddJobOptions(*verb, options->job);
   verb->add_option("--listen", options->listen,
