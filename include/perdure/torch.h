@@ -80,7 +80,7 @@ std::unique_ptr<Stateful> StateOf(::torch::optim::Optimizer& optimizer,
 
 // libtorch's default random number generator of the CPU: each rank has its own, and it may be drawn
 // from at any time. (Generators of other devices are not in it.)
-PERDURE_API std::unique_ptr<Stateful> RngState();
+PERDURE_API std::unique_ptr<Stateful> RngState(WorldChange change = WorldChange::kError);
 
 // What a step found out. Reads the loss, a tensor of one element; when it cannot be read there is
 // none in the result.
