@@ -419,7 +419,7 @@ Verdict Restorer::ReadCandidate(const CheckpointName& name, const Json& proposal
   bytes_read_ = *read;
   for (const auto& [part, plan] : foreign) {
     for (const ForeignFile* const file : plan.files) {
-      const Status whole = WithRetries(exchange_, [&]() -> Result<bool> {
+      const Status whole = WithRetries(exchange_, [&, &part = part]() -> Result<bool> {
                              PERDURE_RETURN_IF_ERROR(VerifyForeignFile(
                                  files_, JoinPath(input_.root, FormatName(name)), part, *file));
                              return true;
