@@ -78,6 +78,16 @@ options_of() { # the clone has the label and UUID of the original, which is moun
   case "$1" in xfs) echo loop,nouuid ;; *) echo loop ;; esac
 }
 
+# A killed process is reaped before the kernel has ended its requests in flight, and they hold the mount.
+unmount() { # DIRECTORY
+  local try
+  for ((try = 0; try < 100; ++try)); do
+    umount "$1" 2>/dev/null && return
+    sleep 0.05
+  done
+  umount "$1"
+}
+
 start() { # FILESYSTEM [SAVER ARGUMENT...]
   local filesystem=$1
   shift
@@ -93,7 +103,7 @@ stop() {
   kill -KILL "$saver"
   wait "$saver" 2>/dev/null || true
   saver=
-  umount live
+  unmount live
 }
 
 # One cut; prints what is wrong with it, or nothing.
@@ -106,7 +116,7 @@ cut_once() { # FILESYSTEM
   cp --reflink=always image.img cut.img
   mount -o "$(options_of "$1")" cut.img dead || { echo "the file system did not come back"; return; }
   "$drill" check dead/root "$reported" || true
-  umount dead
+  unmount dead
 }
 
 failed=0
