@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs everything that Perdure needs to build, test and run, with apt, on Debian 12 or Ubuntu
-# 24.04. This is the one list of dependencies: the scripts, CI and the documentation all come here.
+# 24.04 (there without libtorch). This is the one list of dependencies: the scripts, CI and the
+# documentation all come here.
 #
 #   cmake/deps.sh            install what is missing; does nothing when all is there
 #   cmake/deps.sh --check    install nothing; exit 1 and name what is missing
@@ -30,6 +31,13 @@ packages=(
   e2fsprogs xfsprogs util-linux mount
 )
 
+# Ubuntu has no package of it: unpack one from pytorch.org and set Torch_DIR, or go without.
+if [ "$(. /etc/os-release 2>/dev/null; printf '%s' "${ID:-}")" = ubuntu ]; then
+  for i in "${!packages[@]}"; do
+    [ "${packages[i]}" = libtorch-dev ] && unset 'packages[i]'
+  done
+fi
+
 say() { printf 'deps: %s\n' "$*"; }
 fail() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
@@ -38,7 +46,7 @@ case "${1:-}" in
   "") ;;
   --check) mode=check ;;
   --list) printf '%s\n' "${packages[@]}"; exit 0 ;;
-  -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h|--help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) printf 'deps: unknown option %s (see --help)\n' "$1" >&2; exit 2 ;;
 esac
 
