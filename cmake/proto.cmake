@@ -27,7 +27,9 @@ function(perdure_proto name)
       VERBATIM)
     list(APPEND sources ${generated})
   endforeach()
+  add_custom_target(perdure_${name}_generated DEPENDS ${sources})  # for clang-tidy, which compiles nothing
   add_library(perdure_${name} STATIC ${sources})
+  add_dependencies(perdure_${name} perdure_${name}_generated)
   set_target_properties(perdure_${name} PROPERTIES UNITY_BUILD OFF)  # each file repeats the names of the others
   target_compile_options(perdure_${name} PRIVATE -w)
   if(PERDURE_SANITIZE)

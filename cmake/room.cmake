@@ -38,6 +38,8 @@ function(perdure_test name)
     string(REPLACE "/" "_" id ${room})
     target_link_libraries(${name} PRIVATE perdure_${id})
   endforeach()
+  # Tests wait, they do not compute: what they test is optimised, they need not be.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
   add_test(NAME ${name} COMMAND ${name} ${TEST_ARGS})
   # The sanitizer builds make only this: what the unit label runs.

@@ -20,6 +20,9 @@ add_library(perdure_warnings INTERFACE)
 target_compile_options(perdure_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wnon-virtual-dtor -Woverloaded-virtual -Werror
   $<$<CXX_COMPILER_ID:GNU>:-Wshadow=local>
+  # What gcc says of a class with a member of an unnamed namespace, when that is in an included file;
+  # a unity build includes all sources.
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
   $<$<CXX_COMPILER_ID:Clang>:-Wshadow>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
 

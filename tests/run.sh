@@ -107,7 +107,7 @@ begin=$SECONDS
 echo
 echo "== lint"
 log=$(mktemp)
-tests/lint.sh build </dev/null 2>&1 | tee "$log"
+tests/lint.sh </dev/null 2>&1 | tee "$log"
 last=$(tail -n 1 "$log")
 rm -f "$log"
 if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
