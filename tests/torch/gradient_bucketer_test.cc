@@ -29,8 +29,8 @@ void Fill(nn::Module& module) {
   }
 }
 
-struct NetImpl : nn::Module {
-  NetImpl() {
+struct SmallNetImpl : nn::Module {
+  SmallNetImpl() {
     first = register_module("first", nn::Linear(5, 7));
     second = register_module("second", nn::Linear(7, 3));
     extra = register_module("extra", nn::Linear(7, 3));
@@ -43,7 +43,7 @@ struct NetImpl : nn::Module {
   }
   nn::Linear first = nullptr, second = nullptr, extra = nullptr;
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(SmallNet);
 
 at::Tensor InputOf(int rank, int step) {
   return at::linspace(-1.0 - rank, 1.0 + step, 20).view({4, 5});
@@ -61,7 +61,7 @@ std::vector<std::vector<float>> Gradients(const nn::Module& module) {
 
 // What the average should be: computed in one process, rank after rank.
 std::vector<std::vector<float>> Reference(int step) {
-  Net net;
+  SmallNet net;
   std::vector<std::vector<float>> sum;
   for (int rank = 0; rank < kRanks; ++rank) {
     net->zero_grad();
@@ -98,7 +98,7 @@ TEST_F(GradientBucketerTest, AveragesAndBeginsAnewEachStep) {
     std::vector<std::vector<std::vector<std::vector<float>>>> all(kRanks);
     test::World world(Transport::kLoopback, kRanks);
     world.Run([&](Communicator& communicator, RankParts& parts) {
-      Net net;
+      SmallNet net;
       GradientBucketer gradients(net, communicator);
       for (int step = 0; step < 3; ++step) {
         net->forward(InputOf(parts.rank, step)).backward();
@@ -121,7 +121,7 @@ TEST_F(GradientBucketerTest, AveragesAndBeginsAnewEachStep) {
 
 TEST_F(GradientBucketerTest, SeveralBackwardsAccumulate) {
   world_.Run([&](Communicator& communicator, RankParts& parts) {
-    Net net;
+    SmallNet net;
     GradientBucketer gradients(net, communicator);
     for (int round = 0; round < 2; ++round) {
       (net->forward(InputOf(parts.rank, 0)) * 0.25).backward();
@@ -135,7 +135,7 @@ TEST_F(GradientBucketerTest, SeveralBackwardsAccumulate) {
 // Also when gradients of an earlier step are still there, and when zero_grad left zeros.
 TEST_F(GradientBucketerTest, AParameterUnusedOnOneRankIsNamedOnAllInTheSameStep) {
   world_.Run([&](Communicator& communicator, RankParts& parts) {
-    Net net;
+    SmallNet net;
     GradientBucketer gradients(net, communicator);
     net->forward(InputOf(parts.rank, 0)).backward();
     ASSERT_TRUE(gradients.Finish().ok());
@@ -162,7 +162,7 @@ TEST_F(GradientBucketerTest, AParameterUnusedOnOneRankIsNamedOnAllInTheSameStep)
 
 TEST_F(GradientBucketerTest, APeerThatIsGoneLeavesNoGradient) {
   world_.Run([&](Communicator& communicator, RankParts& parts) {
-    Net net;
+    SmallNet net;
     GradientBucketer gradients(net, communicator);
     net->forward(InputOf(parts.rank, 0)).backward();
     if (parts.rank == 3) {
@@ -209,7 +209,7 @@ TEST_F(GradientBucketerTest, ManyKindsOfParameters) {
 TEST_F(GradientBucketerTest, AloneItOnlyPacks) {
   test::World world(Transport::kLoopback, 1);
   world.Run([&](Communicator& communicator, RankParts&) {
-    Net net;
+    SmallNet net;
     net->forward(InputOf(0, 0)).backward();
     const std::vector<std::vector<float>> plain = Gradients(*net);
     GradientBucketer gradients(net, communicator);
@@ -224,7 +224,7 @@ TEST_F(GradientBucketerTest, AloneItOnlyPacks) {
 TEST_F(GradientBucketerTest, LeavesTheModuleAsItWas) {
   test::World world(Transport::kLoopback, 1);
   world.Run([&](Communicator& communicator, RankParts&) {
-    Net net;
+    SmallNet net;
     { const GradientBucketer gradients(net, communicator); }
     net->forward(InputOf(0, 0)).backward();
     const std::vector<std::vector<float>> once = Gradients(*net);
@@ -236,7 +236,7 @@ TEST_F(GradientBucketerTest, LeavesTheModuleAsItWas) {
 TEST_F(GradientBucketerTest, NothingToAverageIsAnError) {
   test::World world(Transport::kLoopback, 1);
   world.Run([&](Communicator& communicator, RankParts&) {
-    const Net empty = nullptr;
+    const SmallNet empty = nullptr;
     GradientBucketer gradients(empty, communicator);
     EXPECT_EQ(gradients.Finish().code(), Code::kInvalidArgument);
     const at::Tensor weight = at::ones({2}).requires_grad_();
