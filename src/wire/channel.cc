@@ -4,8 +4,12 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
 
 #include <string_view>
+
+#include "base/check.h"
+#include "perdure/v1/key_value.grpc.pb.h"
 
 namespace perdure::wire {
 namespace {
@@ -16,6 +20,9 @@ constexpr int kPingIntervalMs = 5000;
 constexpr int kPingTimeoutMs = 5000;
 constexpr int kPingIntervalPermittedMs = 2500;
 
+// Never called: a service with a callback method is what makes a server hold gRPC's threads.
+class Nothing final : public v1::KeyValueStore::CallbackService {};
+
 bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
@@ -25,6 +32,16 @@ bool IsUnixSocket(std::string_view address) {
 }
 
 }  // namespace
+
+void KeepCallbackThreads() {
+  // Not destroyed, on purpose; it listens nowhere.
+  static grpc::Server* const holder = [] {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(new Nothing);
+    return builder.BuildAndStart().release();
+  }();
+  PERDURE_CHECK(holder != nullptr, "a gRPC server without a port cannot start");
+}
 
 Status CheckLocalAddress(const std::string& address) {
   if (IsUnixSocket(address)) return Ok();
@@ -47,6 +64,7 @@ Status CheckLocalAddress(const std::string& address) {
 
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address) {
   PERDURE_RETURN_IF_ERROR(CheckLocalAddress(address));
+  KeepCallbackThreads();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -64,6 +82,7 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address) {
 
 Status Listen(grpc::ServerBuilder& builder, const std::string& address, int* port) {
   PERDURE_RETURN_IF_ERROR(CheckLocalAddress(address));
+  KeepCallbackThreads();
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.SetMaxSendMessageSize(kMessageBytesMax);

@@ -316,6 +316,16 @@ TEST_F(AgentStream, DialsAgainWhenTheSupervisorIsBackElsewhere) {
   agent->Close(Soon());
 }
 
+TEST_F(AgentStream, TheLastOneToLeaveMayBeACallback) {
+  // Between two rounds the process has neither channel nor server.
+  for (int round = 0; round < 200; ++round) {
+    const auto port = OpenPort("127.0.0.1:0");
+    const auto agent = Agent("a", "token");
+    ASSERT_TRUE(at_agent_.WaitFor("connected 5"));
+    agent->Close(Soon());
+  }
+}
+
 TEST_F(AgentStream, RefusedAgentsDoNotDialAgain) {
   const auto port = OpenPort("127.0.0.1:0");
   const auto wrong = Agent("a", "wrong");
