@@ -7,7 +7,7 @@
 # 1. release build, every test
 # 2. AddressSanitizer and UndefinedBehaviorSanitizer, the tests labelled unit
 # 3. ThreadSanitizer without gRPC (Debian's is not instrumented and reports falsely), unit again
-# 4. the sources: format, clang-tidy, locking (tests/lint.sh)
+# 4. the sources: format, clang-tidy (tests/lint.sh)
 #
 # Goes on after a failure, so that one run shows all of them. The last line is "N passed, N failed";
 # the exit status is 0 only when nothing failed.
