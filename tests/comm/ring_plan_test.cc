@@ -26,12 +26,12 @@ TEST(RingPlanTest, EveryByteMeetsEveryRankOnceAndTravelsToAll) {
         for (int rank = 0; rank < size; ++rank) {
           const int left = (rank + size - 1) % size;
           const auto& plan = plans[static_cast<std::size_t>(rank)];
-          const Piece piece = plan.Received(m);
-          ASSERT_EQ(piece, plans[static_cast<std::size_t>(left)].Sent(m));
-          ASSERT_LE(piece.offset + piece.bytes, bytes);
-          ASSERT_LE(piece.bytes, plan.segment_bytes());
-          ASSERT_EQ(piece.bytes % 4, 0u);
-          for (std::size_t b = piece.offset; b < piece.offset + piece.bytes; ++b) {
+          const Slice slice = plan.Received(m);
+          ASSERT_EQ(slice, plans[static_cast<std::size_t>(left)].Sent(m));
+          ASSERT_LE(slice.offset + slice.bytes, bytes);
+          ASSERT_LE(slice.bytes, plan.segment_bytes());
+          ASSERT_EQ(slice.bytes % 4, 0u);
+          for (std::size_t b = slice.offset; b < slice.offset + slice.bytes; ++b) {
             unsigned& mine = held[static_cast<std::size_t>(rank)][b];
             const unsigned incoming = before[static_cast<std::size_t>(left)][b];
             if (plan.Reduces(m)) {
@@ -68,9 +68,9 @@ TEST(RingPlanTest, EveryBlockReachesEveryRank) {
         const auto before = held;
         for (int rank = 0; rank < size; ++rank) {
           const int left = (rank + size - 1) % size;
-          const Piece piece = plans[static_cast<std::size_t>(rank)].Received(m);
-          ASSERT_EQ(piece, plans[static_cast<std::size_t>(left)].Sent(m));
-          for (std::size_t b = piece.offset; b < piece.offset + piece.bytes; ++b) {
+          const Slice slice = plans[static_cast<std::size_t>(rank)].Received(m);
+          ASSERT_EQ(slice, plans[static_cast<std::size_t>(left)].Sent(m));
+          for (std::size_t b = slice.offset; b < slice.offset + slice.bytes; ++b) {
             ASSERT_TRUE(before[static_cast<std::size_t>(left)][b]);
             held[static_cast<std::size_t>(rank)][b] = true;
           }

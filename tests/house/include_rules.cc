@@ -289,4 +289,28 @@ std::vector<std::string> Check(const Rules& rules, std::string_view path, std::s
   return complaints;
 }
 
+std::vector<std::string> TypesIn(std::string_view text) {
+  // As clang-format leaves it: what stands in a namespace begins in the first column.
+  static const std::regex opens(R"(^namespace ?([\w:]*) ?\{)");
+  static const std::regex closes(R"(^\}  // namespace)");
+  static const std::regex type(
+      R"(^(?:struct|class|enum class) (?:PERDURE_\w+(?:\("[^"]*"\))? )?(\w+)(?!\w|::)[^;]*$)");
+  std::vector<std::string> types;
+  std::vector<std::string> scopes;
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::smatch match;
+    if (std::regex_search(line, match, opens)) {
+      scopes.push_back(match[1]);
+    } else if (std::regex_search(line, closes)) {
+      if (!scopes.empty()) scopes.pop_back();
+    } else if (!scopes.empty() && std::find(scopes.begin(), scopes.end(), "") == scopes.end() &&
+               std::regex_search(line, match, type)) {
+      types.push_back(fmt::format("{}::{}", fmt::join(scopes, "::"), match[1].str()));
+    }
+  }
+  return types;
+}
+
 }  // namespace perdure::house

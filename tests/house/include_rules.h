@@ -10,6 +10,9 @@
 // 5. Clocks, sleeps, the environment and chance are taken from base or cli, never raw.
 // 6. An example includes public headers, the standard library and libtorch.
 //
+// And across files: a type has a full name of its own. Two types of one name in two rooms compile
+// and link, and then share what the compiler makes for them: destructors, std::vector's code.
+//
 // Pure: text in, complaints out.
 #pragma once
 
@@ -36,5 +39,8 @@ Rules ParseRules(std::string_view text, std::vector<std::string>* complaints);
 // `path` is relative to the repository, "src/comm/ring.cc". Each complaint is one line that begins
 // with file:line.
 std::vector<std::string> Check(const Rules& rules, std::string_view path, std::string_view text);
+
+// The types that a file defines in a named namespace: "perdure::wire::Slot".
+std::vector<std::string> TypesIn(std::string_view text);
 
 }  // namespace perdure::house

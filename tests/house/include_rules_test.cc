@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 namespace perdure::house {
@@ -44,6 +45,50 @@ TEST(Repository, EveryIncludeFollowsADeclaredArrow) {
   EXPECT_GT(files, 20) << "the repository was not found at " << root;
   EXPECT_GE(rules.reach.size(), 3u) << PERDURE_ARROWS_FILE << " names no rooms";
   EXPECT_TRUE(complaints.empty()) << fmt::format("{}", fmt::join(complaints, "\n"));
+}
+
+TEST(Repository, EveryTypeHasANameOfItsOwn) {
+  const std::filesystem::path root = PERDURE_SOURCE_DIR;
+  std::map<std::string, std::string> defined_in;
+  for (const char* folder : {"src", "include"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".h" && extension != ".cc") continue;
+      const std::string path = std::filesystem::relative(entry.path(), root).generic_string();
+      for (const std::string& type : TypesIn(ReadFile(entry.path()))) {
+        const auto [there, added] = defined_in.emplace(type, path);
+        EXPECT_TRUE(added) << type << " is defined in " << there->second << " and in " << path;
+      }
+    }
+  }
+  EXPECT_GT(defined_in.size(), 200u);
+  EXPECT_EQ(defined_in["perdure::wire::GrpcRankPort"], "src/wire/rank_port.h");
+}
+
+TEST(Types, AreFoundWhereTheyCanClash) {
+  EXPECT_THAT(
+      TypesIn("namespace perdure {\n"
+              "namespace {\n"
+              "struct Hidden {\n"
+              "};\n"
+              "}  // namespace\n"
+              "struct Declared;\n"
+              "struct Piece {\n"
+              "  struct Inner {\n"
+              "  };\n"
+              "};\n"
+              "template <class T>\n"
+              "class Box final : public Piece {\n"
+              "};\n"
+              "class Outer::Impl {\n"
+              "};\n"
+              "namespace wire {\n"
+              "enum class Slot : int {\n"
+              "}  // namespace wire\n"
+              "class PERDURE_API Door {\n"
+              "};\n"
+              "}  // namespace perdure\n"),
+      ElementsAre("perdure::Piece", "perdure::Box", "perdure::wire::Slot", "perdure::Door"));
 }
 
 class BadTree : public ::testing::Test {

@@ -301,7 +301,7 @@ class GlooBackend final : public Backend {
 
   struct Target {
     WaitableBuffer* buffer;
-    Piece piece;
+    Slice slice;
   };
 
   MaybeTrouble AllReduceRing(Course& course) {
@@ -317,16 +317,16 @@ class GlooBackend final : public Backend {
     const Mesh::Registration incoming(*mesh_, scratch_.data(), scratch_.size());
 
     const auto recv_at = [&](int m) -> Target {
-      const Piece piece = plan.Received(m);
-      if (!plan.Reduces(m)) return {tensor.get(), piece};
+      const Slice slice = plan.Received(m);
+      if (!plan.Reduces(m)) return {tensor.get(), slice};
       return {incoming.get(),
-              {static_cast<std::size_t>(m % kWindow) * plan.segment_bytes(), piece.bytes}};
+              {static_cast<std::size_t>(m % kWindow) * plan.segment_bytes(), slice.bytes}};
     };
-    const auto on_received = [&](int m, const Piece& at) {
+    const auto on_received = [&](int m, const Slice& at) {
       if (!plan.Reduces(m)) return;
-      const Piece piece = plan.Received(m);
-      char* const sum = data + piece.offset;
-      Combine(call.dtype, call.reduce, sum, scratch_.data() + at.offset, sum, piece.bytes / element,
+      const Slice slice = plan.Received(m);
+      char* const sum = data + slice.offset;
+      Combine(call.dtype, call.reduce, sum, scratch_.data() + at.offset, sum, slice.bytes / element,
               plan.Completes(m) ? divisor : 1);
       if (plan.Completes(m)) course.AllJoined();
     };
@@ -358,7 +358,7 @@ class GlooBackend final : public Backend {
         [&](int m) -> Target {
           return {tensor.get(), plan.Received(m)};
         },
-        [&](int m, const Piece&) {
+        [&](int m, const Slice&) {
           if (m == plan.messages() - plan.segments()) course.AllJoined();
         },
         [&](int m) -> Target {
@@ -385,7 +385,7 @@ class GlooBackend final : public Backend {
          .leading = first ? segments : 0,
          .received = first ? 0 : segments,
          .sent = last ? 0 : segments},
-        at, [](int, const Piece&) {}, at);
+        at, [](int, const Slice&) {}, at);
   }
 
   const std::unique_ptr<Mesh> mesh_;

@@ -19,7 +19,7 @@ int SegmentsOf(std::size_t bytes, std::size_t most, std::size_t& segment_bytes) 
   return static_cast<int>(std::max<std::size_t>(1, (bytes + segment_bytes - 1) / segment_bytes));
 }
 
-Piece Within(std::size_t begin, std::size_t end, std::size_t offset, std::size_t bytes) {
+Slice Within(std::size_t begin, std::size_t end, std::size_t offset, std::size_t bytes) {
   const std::size_t from = std::min(begin + offset, end);
   return {from, std::min(bytes, end - from)};
 }
@@ -34,20 +34,20 @@ AllReducePlan::AllReducePlan(std::uint64_t count, std::size_t element_bytes, int
   segments_ = SegmentsOf(chunk_bytes_, segment_bytes_max, segment_bytes_);
 }
 
-Piece AllReducePlan::At(int chunk, int segment) const {
+Slice AllReducePlan::At(int chunk, int segment) const {
   const auto index = static_cast<std::size_t>((chunk % size_ + size_) % size_);
   const std::size_t begin = std::min(index * chunk_bytes_, bytes_);
   const std::size_t end = std::min(begin + chunk_bytes_, bytes_);
   return Within(begin, end, static_cast<std::size_t>(segment) * segment_bytes_, segment_bytes_);
 }
 
-Piece AllReducePlan::Sent(int message) const {
+Slice AllReducePlan::Sent(int message) const {
   const int step = message / segments_;
   const int chunk = step < size_ - 1 ? rank_ - step : rank_ + 1 - (step - (size_ - 1));
   return At(chunk, message % segments_);
 }
 
-Piece AllReducePlan::Received(int message) const {
+Slice AllReducePlan::Received(int message) const {
   const int step = message / segments_;
   const int chunk = step < size_ - 1 ? rank_ - 1 - step : rank_ - (step - (size_ - 1));
   return At(chunk, message % segments_);
@@ -58,17 +58,17 @@ AllGatherPlan::AllGatherPlan(std::size_t bytes, int size, int rank, std::size_t 
   segments_ = SegmentsOf(bytes, segment_bytes_max, segment_bytes_);
 }
 
-Piece AllGatherPlan::At(int block, int segment) const {
+Slice AllGatherPlan::At(int block, int segment) const {
   const auto index = static_cast<std::size_t>((block % size_ + size_) % size_);
   return Within(index * bytes_, (index + 1) * bytes_,
                 static_cast<std::size_t>(segment) * segment_bytes_, segment_bytes_);
 }
 
-Piece AllGatherPlan::Sent(int message) const {
+Slice AllGatherPlan::Sent(int message) const {
   return At(rank_ - message / segments_, message % segments_);
 }
 
-Piece AllGatherPlan::Received(int message) const {
+Slice AllGatherPlan::Received(int message) const {
   return At(rank_ - 1 - message / segments_, message % segments_);
 }
 

@@ -14,10 +14,10 @@
 
 namespace perdure {
 
-struct Piece {
+struct Slice {
   std::size_t offset = 0;
   std::size_t bytes = 0;  // may be 0: then nothing is sent
-  friend bool operator==(const Piece&, const Piece&) = default;
+  friend bool operator==(const Slice&, const Slice&) = default;
 };
 
 class AllReducePlan {
@@ -28,17 +28,17 @@ class AllReducePlan {
   int segments() const { return segments_; }  // of a chunk
   int messages() const { return 2 * (size_ - 1) * segments_; }
   std::size_t segment_bytes() const { return segment_bytes_; }
-  Piece Sent(int message) const;
-  Piece Received(int message) const;
-  // The received piece is added, not stored.
+  Slice Sent(int message) const;
+  Slice Received(int message) const;
+  // The received slice is added, not stored.
   bool Reduces(int message) const { return message < (size_ - 1) * segments_; }
-  // The piece is complete once it was added: every rank's part is in it.
+  // The slice is complete once it was added: every rank's part is in it.
   bool Completes(int message) const {
     return Reduces(message) && message >= (size_ - 2) * segments_;
   }
 
  private:
-  Piece At(int chunk, int segment) const;
+  Slice At(int chunk, int segment) const;
 
   const std::size_t bytes_;
   const int size_;
@@ -56,11 +56,11 @@ class AllGatherPlan {
 
   int segments() const { return segments_; }
   int messages() const { return (size_ - 1) * segments_; }
-  Piece Sent(int message) const;
-  Piece Received(int message) const;
+  Slice Sent(int message) const;
+  Slice Received(int message) const;
 
  private:
-  Piece At(int block, int segment) const;
+  Slice At(int block, int segment) const;
 
   const std::size_t bytes_;
   const int size_;
