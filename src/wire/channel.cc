@@ -31,10 +31,11 @@ bool IsUnixSocket(std::string_view address) {
   return StartsWith(address, "unix:") || StartsWith(address, "unix-abstract:");
 }
 
-}  // namespace
-
+// gRPC's threads for callbacks end with the last channel and server of the process, and are joined
+// by whoever lets go of it. When that is a callback, a thread joins itself, and libgrpc 1.51 aborts
+// the process (grpc/grpc pull request 32584). So one server, which listens nowhere, is made before
+// any channel or other server that has callbacks, and never destroyed.
 void KeepCallbackThreads() {
-  // Not destroyed, on purpose; it listens nowhere.
   static grpc::Server* const holder = [] {
     grpc::ServerBuilder builder;
     builder.RegisterService(new Nothing);
@@ -42,6 +43,8 @@ void KeepCallbackThreads() {
   }();
   PERDURE_CHECK(holder != nullptr, "a gRPC server without a port cannot start");
 }
+
+}  // namespace
 
 Status CheckLocalAddress(const std::string& address) {
   if (IsUnixSocket(address)) return Ok();

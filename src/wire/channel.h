@@ -15,12 +15,6 @@ namespace perdure::wire {
 // Larger messages are refused by the receiver: evidence and status texts stay under it.
 inline constexpr int kMessageBytesMax = 16 << 20;
 
-// gRPC's threads for callbacks end with the last channel and server of the process, and are joined
-// by whoever lets go of it. When that is a callback, a thread joins itself, and libgrpc 1.51 aborts
-// the process (grpc/grpc pull request 32584). From the first call on, the threads therefore stay
-// until the process ends. Called wherever a channel or a server is made.
-void KeepCallbackThreads();
-
 // OK for "127.x.y.z:port", "localhost:port", "[::1]:port", "unix:path" and "unix-abstract:name".
 Status CheckLocalAddress(const std::string& address);
 

@@ -14,7 +14,6 @@
 #include "base/posix.h"
 #include "perdure/clock.h"
 #include "perdure/v1/key_value.grpc.pb.h"
-#include "wire/channel.h"
 #include "wire/key_value_status.h"
 
 namespace perdure {
@@ -34,7 +33,6 @@ class GrpcKeyValue final : public KeyValue {
  public:
   GrpcKeyValue(const std::string& address, Generation generation)
       : address_(address), generation_(generation), client_id_(RandomHex(8)) {
-    wire::KeepCallbackThreads();
     grpc::ChannelArguments arguments;
     // Otherwise gRPC waits up to two minutes between two tries to connect.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
