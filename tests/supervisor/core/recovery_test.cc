@@ -125,7 +125,8 @@ TEST(NodeLoss, TwoPiecesOfEvidenceNeedNoPatience) {
   script.Disconnect("b");
   script.CommFails(0, CommFailure::Class::kPeerDead, {2}, "rank 2 closed its connection");
   script.Pass(0.5);
-  EXPECT_TRUE(script.Said("node b is lost"));
+  EXPECT_TRUE(script.Said("node b is lost: its agent and ranks have hung up"));
+  EXPECT_FALSE(script.Said("silent for 0 s"));
   EXPECT_EQ(script.generation(), 2);
 }
 
