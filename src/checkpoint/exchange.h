@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,14 @@
 #include "perdure/status.h"
 
 namespace perdure {
+
+// What ranks tell each other is JSON of one line, unversioned: only ranks of one build meet.
+// Bytes that are not UTF-8 are replaced.
+std::string OneLine(const nlohmann::json& message);
+// {"error":…,"code":…}, for a status that is not OK.
+std::string FormatError(const Status& error);
+// The error in a message, if it is one; else OK.
+Status ErrorIn(const nlohmann::json& message);
 
 class Exchange {
  public:

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "checkpoint/json.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/restore_answer.h"
 #include "device/copy_streams.h"
 
 namespace perdure {
@@ -153,20 +154,16 @@ Status ForeignInitializer::Decide() {
   for (int rank = 0; rank < exchange_.size(); ++rank) {
     PERDURE_ASSIGN_OR_RETURN(const std::string text,
                              exchange_.Get(fmt::format("/ckpt/init/answer/{}", rank), deadline_));
-    PERDURE_ASSIGN_OR_RETURN(const nlohmann::json answer, ParseJson(text, "answer"));
-    if (const std::string error = answer.value("error", ""); !error.empty()) {
-      return Status(Code::kFailedPrecondition, fmt::format("rank {}: {}", rank, error));
+    PERDURE_ASSIGN_OR_RETURN(const RestoreAnswer answer, ParseRestoreAnswer(text));
+    PERDURE_RETURN_IF_ERROR(answer.error.WithContext(fmt::format("rank {}", rank)));
+    for (const std::string& line : answer.lines) {
+      if (seen.insert(line).second) lines.push_back(line);
     }
-    for (const nlohmann::json& line : answer.at("lines")) {
-      const std::string words = line.get<std::string>();
-      if (seen.insert(words).second) lines.push_back(words);
-    }
-    const std::string bits = answer.value("used", "");
-    if (bits.size() != used.size()) {
+    if (answer.used.size() != used.size()) {
       return Status(Code::kFailedPrecondition,
                     fmt::format("rank {} sees other files than rank 0", rank));
     }
-    for (std::size_t i = 0; i < bits.size(); ++i) used[i] = used[i] || bits[i] == '1';
+    for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || answer.used[i] == '1';
   }
   std::size_t at = 0;
   for (const auto& [name, place] : foreign_->tensors()) {
@@ -196,31 +193,29 @@ Status ForeignInitializer::HandOver() {
 
 Result<InitReport> ForeignInitializer::Run() {
   const Deadline tell_by(deadline_.at() + std::chrono::seconds(5));
-  const Status read = Read();
-  std::string used;
+  RestoreAnswer answer;
+  answer.error = Read();
+  answer.lines = lines_;
+  answer.kind = !answer.error.ok()     ? RestoreAnswer::Kind::kError
+                : answer.lines.empty() ? RestoreAnswer::Kind::kOk
+                                       : RestoreAnswer::Kind::kDifferent;
   if (foreign_.has_value()) {
-    for (const auto& [name, place] : foreign_->tensors()) used += used_.count(name) ? '1' : '0';
-  }
-  std::string lines;
-  for (const std::string& line : lines_) {
-    lines += fmt::format("{}{}", lines.empty() ? "" : ",", QuoteJson(line));
+    for (const auto& [name, place] : foreign_->tensors()) {
+      answer.used += used_.count(name) != 0 ? '1' : '0';
+    }
   }
   PERDURE_RETURN_IF_ERROR(
       exchange_.Put(fmt::format("/ckpt/init/answer/{}", exchange_.rank().value()),
-                    fmt::format("{{\"error\":{},\"lines\":[{}],\"used\":\"{}\"}}",
-                                QuoteJson(read.message()), lines, used),
-                    tell_by));
-  constexpr const char* kInitGo = "go";
+                    FormatRestoreAnswer(answer), tell_by));
   constexpr const char* kInitDecisionKey = "/ckpt/init/decision";
   if (exchange_.is_rank_0()) {
     const Status decided = Decide();
     PERDURE_RETURN_IF_ERROR(
-        exchange_.Put(kInitDecisionKey, decided.ok() ? kInitGo : decided.message(), tell_by));
+        exchange_.Put(kInitDecisionKey, decided.ok() ? "{}" : FormatError(decided), tell_by));
   }
-  PERDURE_ASSIGN_OR_RETURN(const std::string decision, exchange_.Get(kInitDecisionKey, tell_by));
-  if (decision != kInitGo) {
-    return Status(Code::kFailedPrecondition, fmt::format("init_from {}: {}", from_.path, decision));
-  }
+  PERDURE_ASSIGN_OR_RETURN(const std::string text, exchange_.Get(kInitDecisionKey, tell_by));
+  PERDURE_ASSIGN_OR_RETURN(const nlohmann::json decision, ParseJson(text, "decision"));
+  PERDURE_RETURN_IF_ERROR(ErrorIn(decision).WithContext(fmt::format("init_from {}", from_.path)));
   PERDURE_RETURN_IF_ERROR(HandOver());
   if (exchange_.is_rank_0()) {
     std::string kept;

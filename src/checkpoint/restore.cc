@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/log.h"
 #include "checkpoint/catalog.h"
@@ -14,6 +15,7 @@
 #include "checkpoint/json.h"
 #include "checkpoint/read_plan.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/restore_answer.h"
 #include "checkpoint/restore_plan.h"
 #include "checkpoint/staging.h"
 #include "device/copy_streams.h"
@@ -47,69 +49,6 @@ struct Candidate {
   CheckpointName name;
   LoadedManifest loaded;
 };
-
-// ---------------------------------------------------------------- what each rank answers
-
-enum class Answer : std::uint8_t { kOk, kBad, kDifferent, kError };
-
-struct Verdict {
-  Answer answer = Answer::kOk;
-  Status error;                    // kBad, kError
-  std::vector<std::string> lines;  // kDifferent: one per difference
-  std::string used;                // which of the checkpoint's names this rank wants: hex bitmap
-};
-
-std::string FormatLines(const std::vector<std::string>& lines) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ",", QuoteJson(lines[i]));
-  }
-  return text + "]";
-}
-
-std::string FormatVerdict(const Verdict& verdict) {
-  return fmt::format("{{\"answer\":{},\"code\":{},\"error\":{},\"lines\":{},\"used\":\"{}\"}}",
-                     static_cast<int>(verdict.answer), static_cast<int>(verdict.error.code()),
-                     QuoteJson(verdict.error.message()), FormatLines(verdict.lines), verdict.used);
-}
-
-Status StatusOf(const Json& json) {
-  const int code = json.value("code", 0);
-  if (code <= 0 || code > static_cast<int>(Code::kInternal)) {
-    return Status(Code::kInternal, json.value("error", ""));
-  }
-  return Status(static_cast<Code>(code), json.value("error", ""));
-}
-
-// All names of a checkpoint in one order: the bits of `used`.
-std::vector<std::string> NamesOf(const Manifest& manifest) {
-  std::vector<std::string> names;
-  for (const auto& [name, facts] : manifest.tensors) names.push_back(name);
-  for (const auto& [name, stored] : manifest.aliases) names.push_back(name);
-  for (const auto& [name, bytes] : manifest.blobs) names.push_back(name);
-  for (const auto& [part, files] : manifest.foreign) names.push_back(part);
-  return names;
-}
-
-std::string Bitmap(const std::vector<std::string>& names, const std::set<std::string>& used) {
-  std::string hex;
-  int nibble = 0;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (used.count(names[i]) != 0) nibble |= 1 << (i % 4);
-    if (i % 4 == 3 || i + 1 == names.size()) {
-      hex += fmt::format("{:x}", nibble);
-      nibble = 0;
-    }
-  }
-  return hex;
-}
-
-bool BitOf(const std::string& hex, std::size_t i) {
-  if (i / 4 >= hex.size()) return false;
-  const char c = hex[i / 4];
-  const int nibble = c <= '9' ? c - '0' : c - 'a' + 10;
-  return ((nibble >> (i % 4)) & 1) != 0;
-}
 
 Status AnotherFileSystem(const CheckpointName& name) {
   return Status(Code::kUnavailable,
@@ -145,17 +84,17 @@ class Restorer {
   Result<std::string> NextProposal();
   Status HandOut();
   Status FreshStart(std::string* proposal);
-  Result<std::string> Decide(const std::string& proposal);
+  Result<std::string> Decide(bool fresh);
   Status PublishFork(const std::optional<CheckpointId>& parent);
 
   // Every rank.
   // The state as it is, in memory that can be reached.
   Result<LocalState> Describe();
-  Verdict Verify(const Json& proposal);
+  RestoreAnswer Verify(const Json& proposal);
   // What this rank needs to know of the manifest: its share, or all of it.
   Result<Manifest> TakeManifest(const Json& proposal, const CheckpointName& name);
   Result<Manifest> WholeManifest(const Json& proposal, const CheckpointName& name);
-  Verdict ReadCandidate(const CheckpointName& name, const Json& proposal);
+  RestoreAnswer ReadCandidate(const CheckpointName& name, const Json& proposal);
   Status ReadForeign(const std::string& directory);
   Result<RestoreResult> Finish(const Json& proposal, const Json& decision);
 
@@ -286,9 +225,11 @@ Result<std::string> Restorer::NextProposal() {
     if (shares) PERDURE_RETURN_IF_ERROR(HandOut());
     PERDURE_ASSIGN_OR_RETURN(const FileInfo manifest,
                              files_.Info(JoinPath(JoinPath(input_.root, text), kManifestName)));
-    return fmt::format(
-        "{{\"kind\":\"checkpoint\",\"name\":\"{}\",\"digest\":\"{}\",\"bytes\":{},\"shares\":{}}}",
-        text, proposed_->loaded.digest, manifest.bytes, shares);
+    return OneLine({{"kind", "checkpoint"},
+                    {"name", text},
+                    {"digest", proposed_->loaded.digest},
+                    {"bytes", manifest.bytes},
+                    {"shares", shares}});
   }
   std::string fresh;
   PERDURE_RETURN_IF_ERROR(FreshStart(&fresh));
@@ -307,7 +248,7 @@ Status Restorer::HandOut() {
 }
 
 Status Restorer::FreshStart(std::string* proposal) {
-  *proposal = "{\"kind\":\"fresh\"}";
+  *proposal = OneLine({{"kind", "fresh"}});
   if (input_.rules.resume == RestoreRules::Resume::kNever) {
     Log().warn(
         "starting at step 0 as asked (resume: never); what is in {} stays, off the new "
@@ -367,43 +308,44 @@ Result<Manifest> Restorer::TakeManifest(const Json& proposal, const CheckpointNa
   return ReadShare(common, own, mine);
 }
 
-Verdict Restorer::ReadCandidate(const CheckpointName& name, const Json& proposal) {
-  Verdict verdict;
+RestoreAnswer Restorer::ReadCandidate(const CheckpointName& name, const Json& proposal) {
+  RestoreAnswer answer;
   const auto fail = [&](const Status& status, std::string_view doing) {
-    verdict.answer = status.code() == Code::kDataLoss ? Answer::kBad : Answer::kError;
-    verdict.error = doing.empty() ? status : status.WithContext(doing);
-    return verdict;
+    answer.kind =
+        status.code() == Code::kDataLoss ? RestoreAnswer::Kind::kBad : RestoreAnswer::Kind::kError;
+    answer.error = doing.empty() ? status : status.WithContext(doing);
+    return answer;
   };
   const Result<Manifest> taken = TakeManifest(proposal, name);
   if (!taken.ok()) return fail(taken.status(), "");
   const Manifest& manifest = *taken;
   if (const Status prepared = parts_.PrepareRestore(manifest); !prepared.ok()) {
-    verdict.answer = Answer::kError;
-    verdict.error = prepared.WithContext("preparing the program's state");
-    return verdict;
+    answer.kind = RestoreAnswer::Kind::kError;
+    answer.error = prepared.WithContext("preparing the program's state");
+    return answer;
   }
   Result<LocalState> described = Describe();
   if (!described.ok()) {
-    verdict.answer = Answer::kError;
-    verdict.error = described.status();
-    return verdict;
+    answer.kind = RestoreAnswer::Kind::kError;
+    answer.error = described.status();
+    return answer;
   }
   state_ = std::move(described).value();
   plan_ = PlanRestore(manifest, exchange_.size(), state_);
   saved_world_ = manifest.world;
-  verdict.lines = plan_.differences;
+  answer.lines = plan_.differences;
   std::vector<std::pair<std::string, ForeignRead>> foreign;
   for (const ForeignPart& part : parts_.foreign()) {
     foreign.emplace_back(part.name,
                          PlanForeign(manifest, part, exchange_.rank(), exchange_.size()));
     const std::string& difference = foreign.back().second.difference;
-    if (!difference.empty()) verdict.lines.push_back(difference);
+    if (!difference.empty()) answer.lines.push_back(difference);
     plan_.used.insert(part.name);
   }
-  verdict.used = Bitmap(NamesOf(manifest), plan_.used);
-  if (!verdict.lines.empty()) {
-    verdict.answer = Answer::kDifferent;
-    return verdict;
+  answer.used = Bitmap(NamesOf(manifest), plan_.used);
+  if (!answer.lines.empty()) {
+    answer.kind = RestoreAnswer::Kind::kDifferent;
+    return answer;
   }
   CpuDevice cpu;
   const Status room = staging_.Shape(state_.structure, plan_.read, cpu);
@@ -432,39 +374,38 @@ Verdict Restorer::ReadCandidate(const CheckpointName& name, const Json& proposal
     const std::span<const std::byte> bytes = staging_.BytesOf(a);
     const std::span<const std::byte> others = staging_.BytesOf(b);
     if (std::equal(bytes.begin(), bytes.end(), others.begin(), others.end())) continue;
-    verdict.answer = Answer::kDifferent;
-    verdict.lines.push_back(
+    answer.kind = RestoreAnswer::Kind::kDifferent;
+    answer.lines.push_back(
         fmt::format("tensors {} and {}: one memory in the program, different values in the "
                     "checkpoint",
                     state_.structure[a].name, state_.structure[b].name));
   }
-  return verdict;
+  return answer;
 }
 
-Verdict Restorer::Verify(const Json& proposal) {
+RestoreAnswer Restorer::Verify(const Json& proposal) {
   if (proposal.value("kind", "") == "fresh") {
     // Shows bad names and unsupported memory before hours of training.
-    Verdict verdict;
+    RestoreAnswer answer;
     Result<LocalState> described = Describe();
     if (!described.ok()) {
-      verdict.answer = Answer::kError;
-      verdict.error = described.status();
+      answer.kind = RestoreAnswer::Kind::kError;
+      answer.error = described.status();
     }
-    return verdict;
+    return answer;
   }
   const std::optional<CheckpointName> name = ParseName(proposal.value("name", ""));
   if (!name.has_value()) {
-    Verdict verdict;
-    verdict.answer = Answer::kError;
-    verdict.error = Status(Code::kInternal, "rank 0 proposed something without a name");
-    return verdict;
+    RestoreAnswer answer;
+    answer.kind = RestoreAnswer::Kind::kError;
+    answer.error = Status(Code::kInternal, "rank 0 proposed something without a name");
+    return answer;
   }
   return ReadCandidate(*name, proposal);
 }
 
 // Rank 0: collects the answers and says what happens.
-Result<std::string> Restorer::Decide(const std::string& proposal) {
-  const bool fresh = proposal.find("\"fresh\"") != std::string::npos;
+Result<std::string> Restorer::Decide(bool fresh) {
   std::vector<std::string> names;
   if (!fresh) names = NamesOf(proposed_->loaded.manifest);
   std::vector<bool> used(names.size(), false);
@@ -481,31 +422,31 @@ Result<std::string> Restorer::Decide(const std::string& proposal) {
                     fmt::format("rank {} did not finish restoring in time", rank));
     }
     PERDURE_RETURN_IF_ERROR(text.status());
-    PERDURE_ASSIGN_OR_RETURN(const Json json, ParseJson(*text, "answer"));
-    const auto answer = static_cast<Answer>(json.value("answer", 3));
+    PERDURE_ASSIGN_OR_RETURN(const RestoreAnswer answer, ParseRestoreAnswer(*text));
     const std::string who = fmt::format("rank {}", rank);
-    const bool gone = answer == Answer::kError && StatusOf(json).code() == Code::kNotFound;
-    if ((gone || answer == Answer::kBad) && !fresh && WasRetiredMeanwhile(proposed_->name)) {
-      return std::string("{\"kind\":\"next\"}");
+    const bool gone =
+        answer.kind == RestoreAnswer::Kind::kError && answer.error.code() == Code::kNotFound;
+    if ((gone || answer.kind == RestoreAnswer::Kind::kBad) && !fresh &&
+        WasRetiredMeanwhile(proposed_->name)) {
+      return OneLine({{"kind", "next"}});
     }
-    if (answer == Answer::kError) return StatusOf(json).WithContext(who);
-    if (answer == Answer::kBad && bad.ok()) bad = StatusOf(json).WithContext(who);
-    if (answer == Answer::kDifferent) {
-      for (const Json& line : json.at("lines")) {
-        if (seen.insert(line.get<std::string>()).second) lines.push_back(line.get<std::string>());
+    if (answer.kind == RestoreAnswer::Kind::kError) return answer.error.WithContext(who);
+    if (answer.kind == RestoreAnswer::Kind::kBad && bad.ok()) bad = answer.error.WithContext(who);
+    if (answer.kind == RestoreAnswer::Kind::kDifferent) {
+      for (const std::string& line : answer.lines) {
+        if (seen.insert(line).second) lines.push_back(line);
       }
     }
-    const std::string bitmap = json.value("used", "");
     const std::vector<std::size_t> its = shares ? share.Of(Rank(rank)) : share.Common();
     for (std::size_t i = 0; i < its.size(); ++i) {
-      if (BitOf(bitmap, i)) used[its[i]] = true;
+      if (BitOf(answer.used, i)) used[its[i]] = true;
     }
   }
   if (!bad.ok()) {
     const std::string text = FormatName(proposed_->name);
     Log().warn("passing over {}: {}", text, bad.message());
     passed_over_.emplace_back(text, bad.message());
-    return std::string("{\"kind\":\"next\"}");
+    return OneLine({{"kind", "next"}});
   }
   const std::size_t blobs = names.size() - (fresh ? 0 : proposed_->loaded.manifest.foreign.size());
   const std::size_t tensors = blobs - (fresh ? 0 : proposed_->loaded.manifest.blobs.size());
@@ -532,18 +473,12 @@ Result<std::string> Restorer::Decide(const std::string& proposal) {
   std::optional<CheckpointId> parent;
   if (!fresh) parent = proposed_->name.id;
   PERDURE_RETURN_IF_ERROR(PublishFork(parent));
-  std::string passed_over = "[";
-  for (std::size_t i = 0; i < passed_over_.size(); ++i) {
-    passed_over += fmt::format("{}[{},{}]", i == 0 ? "" : ",", QuoteJson(passed_over_[i].first),
-                               QuoteJson(passed_over_[i].second));
+  Json skipped = Json::array();
+  for (const SampleRange& range : SkippedSamples(lineage_, forks_)) {
+    skipped.push_back({range.begin, range.end});
   }
-  std::string skipped = "[";
-  const std::vector<SampleRange> ranges = SkippedSamples(lineage_, forks_);
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    skipped += fmt::format("{}[{},{}]", i == 0 ? "" : ",", ranges[i].begin, ranges[i].end);
-  }
-  return fmt::format("{{\"kind\":\"go\",\"passed_over\":{}],\"skipped\":{}]}}", passed_over,
-                     skipped);
+  return OneLine(
+      {{"kind", "go"}, {"passed_over", Json(passed_over_)}, {"skipped", std::move(skipped)}});
 }
 
 Status Restorer::PublishFork(const std::optional<CheckpointId>& parent) {
@@ -607,10 +542,6 @@ Result<RestoreResult> Restorer::Finish(const Json& proposal, const Json& decisio
 
 Result<RestoreResult> Restorer::Run() {
   const std::string mine = fmt::format("answer/{}", exchange_.rank().value());
-  const auto error_text = [](const Status& status) {
-    return fmt::format("{{\"kind\":\"error\",\"code\":{},\"error\":{}}}",
-                       static_cast<int>(status.code()), QuoteJson(status.message()));
-  };
   // What rank 0 says must be heard by those who wait to the end.
   const Deadline tell_by(input_.deadline.at() + std::chrono::seconds(5));
   const Status found = exchange_.is_rank_0() ? FindCandidates() : Ok();
@@ -619,28 +550,27 @@ Result<RestoreResult> Restorer::Run() {
     if (exchange_.is_rank_0()) {
       const Result<std::string> proposal = found.ok() ? NextProposal() : found;
       PERDURE_RETURN_IF_ERROR(exchange_.Put(
-          Key("proposal"), proposal.ok() ? *proposal : error_text(FenceOr(proposal.status())),
+          Key("proposal"), proposal.ok() ? *proposal : FormatError(FenceOr(proposal.status())),
           tell_by));
     }
     PERDURE_ASSIGN_OR_RETURN(const std::string text, exchange_.Get(Key("proposal"), tell_by));
     PERDURE_ASSIGN_OR_RETURN(const Json proposal, ParseJson(text, "proposal"));
-    if (proposal.value("kind", "") == "error") return StatusOf(proposal);
+    PERDURE_RETURN_IF_ERROR(ErrorIn(proposal));
     // 3
-    const Verdict verdict = Verify(proposal);
-    PERDURE_RETURN_IF_ERROR(exchange_.Put(Key(mine), FormatVerdict(verdict), tell_by));
+    const RestoreAnswer answer = Verify(proposal);
+    PERDURE_RETURN_IF_ERROR(exchange_.Put(Key(mine), FormatRestoreAnswer(answer), tell_by));
     // 4
     if (exchange_.is_rank_0()) {
-      const Result<std::string> decision = Decide(text);
+      const Result<std::string> decision = Decide(proposal.value("kind", "") == "fresh");
       PERDURE_RETURN_IF_ERROR(exchange_.Put(
-          Key("decision"), decision.ok() ? *decision : error_text(FenceOr(decision.status())),
+          Key("decision"), decision.ok() ? *decision : FormatError(FenceOr(decision.status())),
           tell_by));
     }
     PERDURE_ASSIGN_OR_RETURN(const std::string decided, exchange_.Get(Key("decision"), tell_by));
     PERDURE_ASSIGN_OR_RETURN(const Json decision, ParseJson(decided, "decision"));
-    const std::string kind = decision.value("kind", "");
-    if (kind == "error") return StatusOf(decision);
+    PERDURE_RETURN_IF_ERROR(ErrorIn(decision));
     // 5
-    if (kind != "go") continue;
+    if (decision.value("kind", "") != "go") continue;
     // All have answered, so all have read theirs.
     if (exchange_.is_rank_0()) exchange_.Forget(Key("share/"), tell_by);
     return Finish(proposal, decision);

@@ -25,22 +25,9 @@ constexpr const char* kProducer = "perdure 0.1.0";
 // Beyond this many tensors a disagreement is only counted.
 constexpr int kNamedMax = 10;
 
-std::string FormatError(const Status& status) {
-  return fmt::format("{{\"error\":{},\"code\":{}}}", QuoteJson(status.message()),
-                     static_cast<int>(status.code()));
-}
-
 // What rank 0 has to say must still be heard by those who wait to the very end of the save.
 Deadline TellBy(const SaveJob& job) {
   return Deadline(job.deadline.at() + std::chrono::seconds(5));
-}
-
-// The error in an answer, if it is one.
-Status ErrorIn(const Json& json) {
-  if (!json.is_object() || !json.contains("error")) return Ok();
-  const int code = json.value("code", static_cast<int>(Code::kInternal));
-  const bool known = code > 0 && code <= static_cast<int>(Code::kInternal);
-  return Status(known ? static_cast<Code>(code) : Code::kInternal, json.value("error", ""));
 }
 
 // A wait for a rank that ran out, in words that name the rank.
@@ -222,10 +209,9 @@ Status Saver::PublishStructure(const SaveJob& job, const std::string& prefix) {
         fmt::format("/ckpt/structure/{}/{}", exchange_.rank().value(), hash), text, job.deadline));
     published_structure_ = hash;
   }
-  return exchange_.Put(key,
-                       fmt::format("{{\"hash\":\"{}\",\"once\":{}}}", hash,
-                                   job.snapshot->streams_any() || !job.foreign.empty()),
-                       job.deadline);
+  return exchange_.Put(
+      key, OneLine({{"hash", hash}, {"once", job.snapshot->streams_any() || !job.foreign.empty()}}),
+      job.deadline);
 }
 
 Result<std::string> Saver::Prepare(const SaveJob& job, const std::string& prefix) {
@@ -276,7 +262,7 @@ Result<std::string> Saver::Prepare(const SaveJob& job, const std::string& prefix
   PERDURE_RETURN_IF_ERROR(CheckNotFenced(files_, settings_.root, exchange_.generation()));
   PERDURE_RETURN_IF_ERROR(
       MakeAttempt(files_, settings_.root, {exchange_.generation(), job.step}, attempt));
-  return fmt::format("{{\"attempt\":\"{}\",\"plan\":\"{}\"}}", attempt, plan_id);
+  return OneLine({{"attempt", attempt}, {"plan", plan_id}});
 }
 
 Result<RankPlan> Saver::PlanOf(const std::string& plan_id, const Structure& structure,
@@ -464,7 +450,7 @@ Status Saver::Disagreement(const SaveJob& job, const std::string& prefix, int ho
       std::adjacent_find(digests.begin(), digests.end(), std::not_equal_to<>()) == digests.end();
   if (agree) return Ok();
   PERDURE_RETURN_IF_ERROR(exchange_.Put(fmt::format("{}/notice/{}", prefix, notices),
-                                        fmt::format("{{\"details\":{}}}", holders), job.deadline));
+                                        OneLine({{"details", holders}}), job.deadline));
   ++notices;
   std::map<std::string, std::map<std::string, std::vector<int>>> by_tensor;
   for (const int rank : write_plan_.holders[static_cast<std::size_t>(holders)]) {
