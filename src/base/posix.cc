@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/parse.h"
 
 namespace perdure {
 namespace {
@@ -65,13 +65,12 @@ std::optional<std::string> GetEnv(const std::string& name) {
 Result<std::optional<std::int64_t>> GetEnvInt(const std::string& name) {
   const std::optional<std::string> text = GetEnv(name);
   if (!text.has_value() || text->empty()) return std::optional<std::int64_t>();
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size()) {
+  const std::optional<std::int64_t> value = ParseInteger(*text);
+  if (!value.has_value()) {
     return Status(Code::kInvalidArgument,
                   fmt::format("environment variable {}=\"{}\" is not a whole number", name, *text));
   }
-  return std::optional<std::int64_t>(value);
+  return value;
 }
 
 std::string RandomHex(int bytes) {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/log.h"
+#include "base/parse.h"
 #include "checkpoint/json.h"
 
 namespace perdure {
@@ -33,8 +33,11 @@ std::string AnswerKey(std::int64_t round, int rank) {
 
 std::string DecisionText(std::optional<std::int64_t> step, bool leave, const std::string& reason,
                          const std::string& none) {
-  return fmt::format("{{\"save\":{},\"step\":{},\"leave\":{},\"reason\":{},\"none\":{}}}",
-                     step.has_value(), step.value_or(0), leave, QuoteJson(reason), QuoteJson(none));
+  return OneLine({{"save", step.has_value()},
+                  {"step", step.value_or(0)},
+                  {"leave", leave},
+                  {"reason", reason},
+                  {"none", none}});
 }
 
 }  // namespace
@@ -145,8 +148,7 @@ Status StepAgreement::RunRound(std::int64_t round) {
       mine = wanted_;
     }
     if (mine.has_value() && !posted) {
-      const std::string text =
-          fmt::format("{{\"reason\":{},\"leave\":{}}}", QuoteJson(mine->reason), mine->leave);
+      const std::string text = OneLine({{"reason", mine->reason}, {"leave", mine->leave}});
       PERDURE_RETURN_IF_ERROR(
           exchange_.Put(Key("want", round), text, Deadline::After(patience_, exchange_.clock())));
       posted = true;
@@ -209,9 +211,13 @@ Status StepAgreement::Decide(std::int64_t round, const std::string& want) {
       none = fmt::format("rank {} has ended its training loop", rank);
       continue;
     }
-    std::int64_t k = 0;
-    std::from_chars(answer->data(), answer->data() + answer->size(), k);
-    step = std::max(step, k);
+    const std::optional<std::int64_t> at = ParseInteger(*answer);
+    if (!at.has_value()) {
+      return Status(
+          Code::kInternal,
+          fmt::format("rank {} answered \"{}\" where its step was asked for", rank, *answer));
+    }
+    step = std::max(step, *at);
   }
   // Who answers this round has read the decision of the one before.
   if (none.empty() && round > 0) exchange_.Forget(RoundPrefix(round - 1), deadline);

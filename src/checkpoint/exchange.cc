@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "base/log.h"
+#include "base/parse.h"
 
 namespace perdure {
 namespace {
@@ -17,6 +16,21 @@ std::string PartKey(const std::string& key, std::size_t part) {
 }
 
 }  // namespace
+
+std::string OneLine(const nlohmann::json& message) {
+  return message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string FormatError(const Status& error) {
+  return OneLine({{"error", error.message()}, {"code", static_cast<int>(error.code())}});
+}
+
+Status ErrorIn(const nlohmann::json& message) {
+  if (!message.is_object() || !message.contains("error")) return Ok();
+  const int code = message.value("code", static_cast<int>(Code::kInternal));
+  const bool known = code > 0 && code <= static_cast<int>(Code::kInternal);
+  return Status(known ? static_cast<Code>(code) : Code::kInternal, message.value("error", ""));
+}
 
 // The value under `key` is "<number of parts>\n<first part>"; the others lie under "key#1" … and
 // are put first, so that whoever sees the key finds them.
@@ -31,14 +45,15 @@ Status Exchange::Put(const std::string& key, std::string_view text, Deadline dea
 }
 
 Result<std::string> Exchange::Whole(const std::string& key, std::string first, Deadline deadline) {
-  std::size_t parts = 0;
   const std::size_t line = first.find('\n');
-  if (line == std::string::npos ||
-      std::from_chars(first.data(), first.data() + line, parts).ec != std::errc()) {
+  const std::optional<std::int64_t> parts =
+      line == std::string::npos ? std::nullopt
+                                : ParseInteger(std::string_view(first).substr(0, line));
+  if (!parts.has_value()) {
     return Status(Code::kInternal, fmt::format("{} does not hold a text in parts", key));
   }
   first.erase(0, line + 1);
-  for (std::size_t part = 1; part < parts; ++part) {
+  for (std::int64_t part = 1; part < *parts; ++part) {
     PERDURE_ASSIGN_OR_RETURN(const std::string more, group_.Await(PartKey(key, part), deadline));
     first += more;
   }

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <utility>
+
+#include "base/parse.h"
 
 namespace perdure {
 namespace {
@@ -14,14 +15,13 @@ std::string_view Shown(std::string_view key) {
 }
 
 Result<std::int64_t> ParseCounter(std::string_view key, std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const std::optional<std::int64_t> value = ParseInteger(text);
+  if (!value.has_value()) {
     return Status(Code::kFailedPrecondition,
                   fmt::format("control store key {} holds '{}', which is not a counter", Shown(key),
                               text.substr(0, 40)));
   }
-  return value;
+  return *value;
 }
 
 }  // namespace

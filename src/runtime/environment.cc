@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <initializer_list>
 
+#include "base/parse.h"
 #include "wire/channel.h"
 
 namespace perdure {
@@ -16,15 +16,13 @@ Result<std::optional<std::int64_t>> ReadNumber(const ReadVariable& read,
   for (const char* name : names) {
     const std::optional<std::string> text = read(name);
     if (!text.has_value() || text->empty()) continue;
-    std::int64_t value = 0;
-    const char* end = text->data() + text->size();
-    const auto [stop, error] = std::from_chars(text->data(), end, value);
-    if (error != std::errc() || stop != end) {
+    const std::optional<std::int64_t> value = ParseInteger(*text);
+    if (!value.has_value()) {
       return Status(
           Code::kInvalidArgument,
           fmt::format("environment variable {}=\"{}\" is not a whole number", name, *text));
     }
-    return std::optional<std::int64_t>(value);
+    return value;
   }
   return std::optional<std::int64_t>();
 }

@@ -4,8 +4,9 @@
 #include <poll.h>
 #include <signal.h>
 
-#include <charconv>
 #include <unordered_map>
+
+#include "base/parse.h"
 
 namespace perdure::agent {
 namespace {
@@ -46,11 +47,10 @@ std::vector<ProcessStat> KillMarked(const std::string& prefix, Deadline deadline
 std::optional<Generation> ProcessTree::FromMarker(pid_t pid) const {
   const std::optional<std::string> marker = read_marker_(pid);
   if (!marker.has_value() || marker->rfind(prefix_ + "g", 0) != 0) return std::nullopt;
-  const char* const begin = marker->data() + prefix_.size() + 1;
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(begin, marker->data() + marker->size(), number);
-  if (error != std::errc() || end != marker->data() + marker->size()) return std::nullopt;
-  return Generation(number);
+  const std::optional<std::int64_t> number =
+      ParseInteger(std::string_view(*marker).substr(prefix_.size() + 1));
+  if (!number.has_value()) return std::nullopt;
+  return Generation(*number);
 }
 
 void ProcessTree::Update(const std::vector<ProcessStat>& all) {

@@ -4,9 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
+#include <limits>
 
+#include "base/parse.h"
 #include "base/posix.h"
 #include "supervisor/job/yaml_reader.h"
 
@@ -46,15 +47,14 @@ void ReadModel(Section& top, JobFile& job) {
   model.params = section.Text("params").value_or("");
   model.dtype = section.Text("dtype").value_or("");
   for (const auto& [axis, text] : section.Pairs("parallel")) {
-    int size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1) {
+    const std::optional<std::int64_t> size = ParseInteger(text);
+    if (!size.has_value() || *size < 1 || *size > std::numeric_limits<int>::max()) {
       section.Wrong("parallel", fmt::format("axis {} has \"{}\"; expected a whole number, at "
                                             "least 1",
                                             axis, text));
       continue;
     }
-    model.parallel.emplace_back(axis, size);
+    model.parallel.emplace_back(axis, static_cast<int>(*size));
   }
   section.Finish();
   job.model = std::move(model);

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/parse.h"
+
 namespace perdure::job {
 namespace {
 
@@ -146,9 +148,8 @@ std::optional<std::int64_t> Section::Integer(const std::string& key, std::int64_
   const Entry* entry = Scalar(key, expected);
   if (entry == nullptr) return std::nullopt;
   const std::string& text = entry->value.Scalar();
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+  const std::optional<std::int64_t> value = ParseInteger(text);
+  if (!value.has_value() || *value < least || *value > most) {
     problems_.Add(entry->line, PathOf(key),
                   fmt::format("found {}; expected {}", Found(entry->value), expected));
     return std::nullopt;
