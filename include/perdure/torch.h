@@ -79,8 +79,9 @@ std::unique_ptr<Stateful> StateOf(::torch::optim::Optimizer& optimizer,
 }
 
 // libtorch's default random number generator of the CPU: each rank has its own, and it may be drawn
-// from at any time. (Generators of other devices are not in it.)
-PERDURE_API std::unique_ptr<Stateful> RngState(WorldChange change = WorldChange::kError);
+// from at any time. (Generators of other devices are not in it.) `on_world_change`: what becomes of
+// it when another number of ranks goes on; kRecompute leaves it as the program has seeded it.
+PERDURE_API std::unique_ptr<Stateful> RngState(WorldChange on_world_change = WorldChange::kError);
 
 // What a step found out. Reads the loss, a tensor of one element; when it cannot be read there is
 // none in the result.

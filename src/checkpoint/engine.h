@@ -75,7 +75,8 @@ struct CheckpointOptions {
   bool verify_capture = kVerifyCaptureByDefault;
   int stop_after = 3;  // failed saves in a row that end the training; 0: never
   RestoreRules restore;
-  InitFrom init_from;                                        // for a fresh start; a resume wins
+  // For a fresh start; a resume wins.
+  InitFrom init_from;
   Duration checkpoint_deadline = std::chrono::seconds(300);  // one save, its retry included
   Duration restore_deadline = std::chrono::seconds(900);
   Duration preemption_grace = std::chrono::seconds(120);  // for a save that was asked to leave

@@ -7,11 +7,9 @@
 //     A supervisor that dies is started again; it takes its agents back and disturbs no rank
 //     (SUP-5).
 //  5. SIGINT, SIGTERM or SIGHUP goes to the supervisor: one coordinated checkpoint, then the end.
-//  The
-//     second one ends everything at once.
+//     The second one ends everything at once.
 //  6. When the supervisor has ended the job, wait for the agents; whatever is left is killed. Its
-//  exit
-//     code is ours.
+//     exit code is ours.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>

@@ -4,22 +4,21 @@
 //  2 open the link to the agent (or the null link); from here on heartbeats go out
 //  3 rank 0 hosts the control store and says where; everybody connects to it
 //  4 rank 0 claims the generation on the checkpoint root; without a supervisor the others learn it
-//  here 5 the communicator of all ranks 6 SIGTERM is watched; orders that were kept are carried out
-//  … the training body …
-//  7 saves are drained, up to a deadline
-//  8 everybody says goodbye through the store; rank 0, who hosts it, leaves last
-//  9 the link closes; everything comes down in reverse order
+//  here 5 the communicator of all ranks, then the checkpoints 6 SIGTERM is watched; orders that
+//  were kept are carried out … the training body … 7 saves are drained, up to a deadline 8
+//  everybody says goodbye through the store; rank 0, who hosts it, leaves last 9 the link closes;
+//  everything comes down in reverse order
 #include "perdure/session.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <charconv>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "base/parse.h"
 #include "base/posix.h"
 #include "checkpoint/engine.h"
 #include "comm/world.h"
@@ -312,15 +311,13 @@ Status Session::Impl::ClaimGeneration(Deadline deadline) {
   }
   // Also under a supervisor, who has said the number: nobody goes on before rank 0 holds the claim.
   PERDURE_ASSIGN_OR_RETURN(const std::string claimed, facts->Get(kGenerationKey, deadline));
-  std::int64_t number = 0;
-  const char* const end = claimed.data() + claimed.size();
-  if (const auto [stop, error] = std::from_chars(claimed.data(), end, number);
-      error != std::errc() || stop != end || number < 1) {
+  const std::optional<std::int64_t> number = ParseInteger(claimed);
+  if (!number.has_value() || *number < 1) {
     return Status(
         Code::kInternal,
         fmt::format("rank 0 published \"{}\" as the generation: is it the same build?", claimed));
   }
-  generation = Generation(number);
+  generation = Generation(*number);
   return Ok();
 }
 
@@ -515,8 +512,8 @@ void Session::Impl::Farewell(bool orderly) {
   if (!said.ok() && orderly) Log().warn("not everybody said goodbye: {}", said.message());
 }
 
-// ----------------------------------------------------------------------------------------- the
-// public door
+// -------------------------------------------------------------------------------------------------
+// the public door
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 

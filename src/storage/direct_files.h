@@ -3,17 +3,14 @@
 //
 // Which way a file goes:
 //  1 A file begins with plain calls. The first Write of at least `direct_from_bytes`, or an Expect
-//  of
-//    as many, asks for the direct way.
+//    of as many, asks for the direct way.
 //  2 It is refused where the file system or the kernel says so: memory file systems, no O_DIRECT,
-//  no
-//    alignment (statx), no io_uring. Then plain calls it stays.
+//    no alignment (statx), no io_uring. Then plain calls it stays.
 //  3 Else the bytes are gathered in aligned blocks and sent from there; what does not fill a unit
-//  of
-//    the alignment, at either end, takes the plain way. Units of both ways never share a page.
+//    of the alignment, at either end, takes the plain way. Units of both ways never share a page.
 //  4 A block that comes back short is finished with plain calls. One that comes back with an error
-//    that means "not like this" (EINVAL, EOPNOTSUPP) is too, and the file goes on with plain calls;
-//    any other error is the disk's and fails the file.
+//    that means "not like this" (EINVAL, EOPNOTSUPP) is too, and the file goes on with plain
+//    calls; any other error is the disk's and fails the file.
 // The first answer of 2 or 4 for a file system is said in the log, once.
 #pragma once
 

@@ -3,13 +3,12 @@
 //  1 A hook in each parameter notes that backward reached it. At the first arrival since the last
 //    Finish() the hook drops the old gradient, so the new one starts from nothing.
 //  2 Finish() copies each gradient into its place in a bucket. A parameter that was not reached
-//  gets
-//    zeros, and a mark in the attendance record.
+//    gets zeros, and a mark in the attendance record.
 //  3 The attendance record (per parameter: how many ranks miss it, and the sum of their numbers)
 //    is averaged with the buckets, so all ranks learn in this same step what one of them lacks,
 //    without an operation of its own when there is a bucket of floats to carry it.
-//  4 All buckets are submitted, in order, then all are waited for, also after a failure: the memory
-//    must stay while an operation may write to it.
+//  4 All buckets are submitted, in order, then all are waited for, also after a failure: the
+//    memory must stay while an operation may write to it.
 //  5 Everything arrived: gradients become views of the buckets. Otherwise no parameter keeps a
 //    gradient: a step is averaged as a whole or not at all.
 #include <ATen/ops/zeros.h>

@@ -2,12 +2,10 @@
 //
 // Both ends follow the same rules:
 //  1. at most one write is in flight; it is chosen under the lock and started without it, because
-//  gRPC
-//     may run callbacks on the thread that starts an operation;
+//     gRPC may run callbacks on the thread that starts an operation;
 //  2. a message of Slot::kLatest replaces one of its kind that still waits;
 //  3. once a read has failed the stream is broken: what waits is dropped, nothing more is started,
-//  and
-//     the end is declared when the write in flight has come back;
+//     and the end is declared when the write in flight has come back;
 //  4. the object holds itself until gRPC has called OnDone, which is the last callback.
 #pragma once
 

@@ -1,9 +1,9 @@
 // A get that must wait, step by step:
-// 1 the reactor registers a callback with the store and sets an alarm for the wait it was asked
-// for; 2 whichever comes first answers: the value (the store calls back), the alarm (the key was
-// not set
-//   in time), or the client going away (OnCancel). `answered_` lets exactly one of them through;
-// 3 OnDone, after the answer left: the alarm is cancelled, the last reference goes.
+//  1 the reactor registers a callback with the store and sets an alarm for the wait it was asked
+//  for; 2 whichever comes first answers: the value (the store calls back), the alarm (the key was
+//  not set
+//    in time), or the client going away (OnCancel). `answered_` lets exactly one of them through;
+//  3 OnDone, after the answer left: the alarm is cancelled, the last reference goes.
 #include "wire/key_value_server.h"
 
 #include <fmt/format.h>

@@ -1,13 +1,12 @@
 // The server's side of many streams, each known by a key (a node's name; a generation and rank).
 //
 //  1. A peer's first message is its hello. Its key is read from it, and from then on Send reaches
-//  the new
-//     stream, so that whoever reacts to the hello can answer before the hello itself is answered.
+//     the new stream, so that whoever reacts to the hello can answer before the hello itself is
+//     answered.
 //  2. `on_hello` decides. An error is the answer and ends the stream; a value is sent first, then
 //     everything that Send had queued.
 //  3. A new stream of a key replaces the old one, which is ended; its end is not reported, since
-//  the key
-//     was never without a stream.
+//     the key was never without a stream.
 //  4. `on_disconnected` is called once for each greeted stream that was not replaced.
 #pragma once
 

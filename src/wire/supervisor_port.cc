@@ -2,8 +2,7 @@
 //  1. ask for the address, dial, say hello; the hello is made anew for each dial;
 //  2. wait for the answer, at most kAnswerPatience;
 //  3. an answer that says this agent is not wanted ends the port (on_refused); anything else that
-//  goes
-//     wrong leads back to 1 after a backoff;
+//     goes wrong leads back to 1 after a backoff;
 //  4. connected: hand on commands until the stream ends, then on_disconnected and back to 1.
 #include <fmt/format.h>
 

@@ -2,14 +2,11 @@
 // however it tried to get away, and no other.
 //
 //  1. The agent is a child subreaper (PR_SET_CHILD_SUBREAPER), so an orphan of a rank becomes the
-//  agent's
-//     child: whoever descends from the agent is ours.
+//     agent's child: whoever descends from the agent is ours.
 //  2. A descendant belongs to the generation of the nearest ancestor that is known; what was known
-//  once
-//     stays known under (pid, start time), also when its parent is gone.
+//     once stays known under (pid, start time), also when its parent is gone.
 //  3. A descendant that reached the agent before anybody looked is known by the marker in its
-//  environment
-//     (PERDURE_MARKER, "STATE_DIRECTORY:NODE:gN").
+//     environment (PERDURE_MARKER, "STATE_DIRECTORY:NODE:gN").
 //  4. One without the marker is a stray: it belongs to every generation that is being ended.
 //  5. A process elsewhere with this node's marker was left by an earlier agent, which was killed.
 #pragma once

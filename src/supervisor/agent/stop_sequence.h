@@ -1,13 +1,12 @@
 // How the processes of a generation are ended, as a decision without a clock of its own:
 //
-//  1. the ranks were told over their streams; they get kHeadStart, because a SIGTERM that overtakes
-//  the
-//     message would look like a preemption;
+//  1. the ranks were told over their streams; they get kHeadStart, because a SIGTERM that
+//     overtakes the message would look like a preemption;
 //  2. SIGCONT and SIGTERM, once;
 //  3. the grace passes;
 //  4. SIGKILL, again with each look, for processes that were born meanwhile;
 //  5. after kUnkillableAfter more, what is left does not go (uninterruptible sleep): it is
-//  reported.
+//     reported.
 // Nothing alive at any moment: done.
 #pragma once
 

@@ -2,11 +2,10 @@
 //
 //  1. begin a session of its own, so that no terminal signal reaches the rank;
 //  2. ask for SIGKILL when the agent's thread that spawned it ends (PR_SET_PDEATHSIG, prctl(2);
-//  kept over
-//     execve);
+//     kept over execve);
 //  3. check that the agent is still the parent: it may have died before 2;
 //  4. close everything but 0, 1, 2 and the status pipe, which closes itself when the program
-//  starts;
+//     starts;
 //  5. enter the working directory and become the program.
 // What goes wrong is written to the status pipe, one line; an empty pipe at its end means: started.
 #pragma once
