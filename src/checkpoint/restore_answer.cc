@@ -7,10 +7,8 @@
 
 namespace perdure {
 
-using Json = nlohmann::json;
-
 std::string FormatRestoreAnswer(const RestoreAnswer& answer) {
-  Json json = {
+  nlohmann::json json = {
       {"answer", static_cast<int>(answer.kind)}, {"lines", answer.lines}, {"used", answer.used}};
   if (!answer.error.ok()) {
     json["error"] = answer.error.message();
@@ -20,7 +18,7 @@ std::string FormatRestoreAnswer(const RestoreAnswer& answer) {
 }
 
 Result<RestoreAnswer> ParseRestoreAnswer(const std::string& text) {
-  PERDURE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "answer"));
+  PERDURE_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, "answer"));
   try {
     RestoreAnswer answer;
     answer.kind = static_cast<RestoreAnswer::Kind>(json.at("answer").get<int>());
@@ -28,7 +26,7 @@ Result<RestoreAnswer> ParseRestoreAnswer(const std::string& text) {
     answer.lines = json.at("lines").get<std::vector<std::string>>();
     answer.used = json.at("used").get<std::string>();
     return answer;
-  } catch (const Json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     return Status(Code::kInternal, fmt::format("an answer between ranks: {}", error.what()));
   }
 }

@@ -210,6 +210,9 @@ TEST_F(ForeignInitTest, FilesThatAreNotThereOrNotWhole) {
     return ranks[0].status.message();
   };
   EXPECT_THAT(error(dir_ / "nowhere"), HasSubstr("nowhere"));
+  for (const Started& rank : Start(2, {dir_ / "nowhere", toy_}, -1)) {
+    EXPECT_EQ(rank.status.code(), Code::kNotFound) << rank.status.ToString();
+  }
   std::filesystem::create_directory(dir_ / "empty");
   EXPECT_THAT(error(dir_ / "empty"),
               HasSubstr("holds neither model.safetensors.index.json nor model.safetensors"));
