@@ -136,7 +136,6 @@ class CheckpointEngine::Impl {
   Status Close(Deadline deadline);
 
   void BeginStep(std::int64_t step) {
-    if (pacing_) pacer_.BeginStep();
     saves_.BeginStep();
     agreement_.Begin(step);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 
@@ -27,14 +28,6 @@ void Pacer::Start() {
   captured_ = started_;
 }
 
-void Pacer::BeginStep() {
-  MutexLock lock(mutex_);
-  step_began_ = clock_.Now();
-  in_step_ = true;
-  step_beside_save_ = in_flight_ > 0;
-  stalled_in_step_ = 0;
-}
-
 void Pacer::Stall(bool begins) {
   MutexLock lock(mutex_);
   const MonotonicTime now = clock_.Now();
@@ -52,6 +45,7 @@ void Pacer::SaveBegins() {
   captured_ = clock_.Now();
   asked_ = false;
   ++in_flight_;
+  step_beside_save_ = true;
 }
 
 void Pacer::SaveCommitted(double durable_seconds) {
@@ -92,10 +86,12 @@ void Pacer::Choose() {
 bool Pacer::EndStep() {
   MutexLock lock(mutex_);
   const MonotonicTime now = clock_.Now();
-  if (!in_step_) return false;
-  in_step_ = false;
-  const double step = std::max(Seconds(now - step_began_) - stalled_in_step_, kStepSecondsMin);
-  Average(step_beside_save_ || in_flight_ > 0 ? step_beside_ : step_, step, kStepWeight);
+  const std::optional<MonotonicTime> began = std::exchange(step_began_, now);
+  const double stalled = std::exchange(stalled_in_step_, 0);
+  const bool beside_save = std::exchange(step_beside_save_, in_flight_ > 0) || in_flight_ > 0;
+  if (!began.has_value()) return false;
+  const double step = std::max(Seconds(now - *began) - stalled, kStepSecondsMin);
+  Average(beside_save ? step_beside_ : step_, step, kStepWeight);
   if (!step_.has_value()) return false;
   const bool concluded = committed_since_choice_ && in_flight_ == 0;
   if (concluded) {

@@ -27,10 +27,10 @@ class Pacer {
 
   // ---- the training thread
   void Start();  // the state is that of a checkpoint, or a fresh one
-  void BeginStep();
   // The training begins or ends to stand still for a save.
   void Stall(bool begins);
-  // At the end of a step, before anything else. True: ask for a save.
+  // At the end of a step, before anything else. A step lasts from the end of the one before, so
+  // that waiting for data counts, too. True: ask for a save.
   bool EndStep();
   // A save begins, whoever wanted it.
   void SaveBegins();
@@ -52,8 +52,8 @@ class Pacer {
   Mutex mutex_;
   MonotonicTime started_ PERDURE_GUARDED_BY(mutex_){};
   MonotonicTime captured_ PERDURE_GUARDED_BY(mutex_){};  // the last save, or the start
-  MonotonicTime step_began_ PERDURE_GUARDED_BY(mutex_){};
-  bool in_step_ PERDURE_GUARDED_BY(mutex_) = false;
+  // The end of the step before; none: the first one, which holds whatever a program does first.
+  std::optional<MonotonicTime> step_began_ PERDURE_GUARDED_BY(mutex_);
   bool step_beside_save_ PERDURE_GUARDED_BY(mutex_) = false;
   double stalled_in_step_ PERDURE_GUARDED_BY(mutex_) = 0;
   double stalled_in_save_ PERDURE_GUARDED_BY(mutex_) = 0;

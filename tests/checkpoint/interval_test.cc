@@ -228,7 +228,6 @@ class PacerTest : public testing::Test {
   std::vector<double> RunSaves(const World& world, int saves) {
     std::vector<double> gaps;
     while (static_cast<int>(gaps.size()) < saves) {
-      pacer_->BeginStep();
       const bool beside = durable_at_ > now_;
       Pass(world.step * (beside ? 1 + world.slowdown : 1));
       if (durable_at_ >= 0 && durable_at_ <= now_) {
@@ -309,7 +308,6 @@ TEST_F(PacerTest, ARequestThatCameToNothingIsMadeAgain) {
   Make({false, std::chrono::seconds(20)});
   int asked = 0;
   for (int step = 0; step < 100; ++step) {
-    pacer_->BeginStep();
     Pass(1);
     asked += pacer_->EndStep() ? 1 : 0;
   }
