@@ -154,6 +154,16 @@ Result<std::int64_t> JsonCount(const Json& object, const char* key, const std::s
   return static_cast<std::int64_t>(count);
 }
 
+Result<int> JsonFormatVersion(const nlohmann::json& object, int newest, const std::string& what) {
+  PERDURE_ASSIGN_OR_RETURN(const std::int64_t version, JsonCount(object, "format_version", what));
+  if (version < 1) return Damaged(what, "its format version is 0");
+  if (version <= newest) return static_cast<int>(version);
+  return Status(Code::kUnimplemented,
+                fmt::format("{}: has format version {}, written by a newer Perdure; this one knows "
+                            "versions up to {}: use the newer one",
+                            what, version, newest));
+}
+
 Result<Shape> JsonShape(const Json& object, const char* key, const std::string& what) {
   PERDURE_ASSIGN_OR_RETURN(const Json* const member,
                            JsonMember(object, key, Json::value_t::array, what));

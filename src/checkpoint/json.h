@@ -31,6 +31,9 @@ Result<std::string> JsonText(const nlohmann::json& object, const char* key,
 // 0 … 2^63-1.
 Result<std::int64_t> JsonCount(const nlohmann::json& object, const char* key,
                                const std::string& what);
+// "format_version", from 1 to `newest`. kUnimplemented: a newer program wrote this. That is no
+// damage, so nobody passes it over for something older.
+Result<int> JsonFormatVersion(const nlohmann::json& object, int newest, const std::string& what);
 Result<Shape> JsonShape(const nlohmann::json& object, const char* key, const std::string& what);
 // The member itself, which must be of `type`.
 Result<const nlohmann::json*> JsonMember(const nlohmann::json& object, const char* key,

@@ -44,9 +44,7 @@ std::string FormatFork(const Fork& fork) {
 Result<Fork> ParseFork(std::string_view text, const std::string& what) {
   PERDURE_RETURN_IF_ERROR(CheckSeal(text, what).status());
   PERDURE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, what));
-  PERDURE_ASSIGN_OR_RETURN(const std::int64_t version, JsonCount(json, "format_version", what));
-  if (version != 1)
-    return Damaged(what, fmt::format("format version {} is not known here", version));
+  PERDURE_RETURN_IF_ERROR(JsonFormatVersion(json, /*newest=*/1, what).status());
   Fork fork;
   PERDURE_ASSIGN_OR_RETURN(const std::int64_t generation, JsonCount(json, "generation", what));
   fork.generation = Generation(generation);

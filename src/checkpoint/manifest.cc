@@ -13,6 +13,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What has no files of the program's own is still written as version 1.
+constexpr int kVersionWithForeign = 2;
+
 std::string FormatForeign(const Manifest& manifest) {
   std::string text;
   for (const auto& [part, files] : manifest.foreign) {
@@ -99,7 +102,8 @@ std::map<std::string, TensorFacts> Manifest::TensorsByName() const {
 std::string FormatManifest(const Manifest& manifest) {
   std::string text = "{\n";
   // A reader of version 1 would not miss what it does not know of.
-  text += fmt::format("\"format_version\": {},\n", manifest.foreign.empty() ? 1 : 2);
+  text +=
+      fmt::format("\"format_version\": {},\n", manifest.foreign.empty() ? 1 : kVersionWithForeign);
   text += fmt::format("\"root_id\": {},\n", QuoteJson(manifest.root_id));
   text += fmt::format("\"job\": {},\n", QuoteJson(manifest.job));
   text += fmt::format("\"step\": {},\n", manifest.id.step.value());
@@ -151,9 +155,7 @@ std::string FormatManifest(const Manifest& manifest) {
 Result<Manifest> ParseManifest(std::string_view text, const std::string& what) {
   PERDURE_RETURN_IF_ERROR(CheckSeal(text, what).status());
   PERDURE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, what));
-  PERDURE_ASSIGN_OR_RETURN(const std::int64_t version, JsonCount(json, "format_version", what));
-  if (version != 1 && version != 2)
-    return Damaged(what, fmt::format("format version {} is not known here", version));
+  PERDURE_ASSIGN_OR_RETURN(const int version, JsonFormatVersion(json, kVersionWithForeign, what));
   Manifest manifest;
   PERDURE_ASSIGN_OR_RETURN(manifest.root_id, JsonText(json, "root_id", what));
   PERDURE_ASSIGN_OR_RETURN(manifest.job, JsonText(json, "job", what));
@@ -214,7 +216,7 @@ Result<Manifest> ParseManifest(std::string_view text, const std::string& what) {
     PERDURE_ASSIGN_OR_RETURN(manifest.blobs[name],
                              JsonCount(item, "bytes", fmt::format("{}: blob {}", what, name)));
   }
-  if (version == 2) PERDURE_RETURN_IF_ERROR(ParseForeign(json, what, manifest));
+  if (version == kVersionWithForeign) PERDURE_RETURN_IF_ERROR(ParseForeign(json, what, manifest));
   PERDURE_ASSIGN_OR_RETURN(manifest.producer, JsonText(json, "producer", what));
   return manifest;
 }

@@ -191,10 +191,7 @@ Result<ShardIndex> ParseShardHeader(std::string_view header, std::int64_t file_b
   }
   const std::string of_index = what + ": index";
   PERDURE_ASSIGN_OR_RETURN(const Json json, ParseJson(parsed.metadata[0].second, of_index));
-  PERDURE_ASSIGN_OR_RETURN(const std::int64_t version, JsonCount(json, "format_version", of_index));
-  if (version != 1) {
-    return Damaged(of_index, fmt::format("format version {} is not known here", version));
-  }
+  PERDURE_RETURN_IF_ERROR(JsonFormatVersion(json, /*newest=*/1, of_index).status());
   ShardIndex shard;
   shard.data_start = parsed.data_start;
   PERDURE_ASSIGN_OR_RETURN(const std::int64_t generation, JsonCount(json, "generation", of_index));

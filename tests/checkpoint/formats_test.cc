@@ -213,6 +213,13 @@ TEST(ManifestTest, RefusesWhatIsSealedButWrong) {
     return ParseManifest(SealJson(text), "m").status();
   };
   EXPECT_TRUE(with("\"dp\": 2", "\"dp\": 3").ok());
+  // The work of a newer program is no damage.
+  const Status newer = with("\"format_version\": 1", "\"format_version\": 3");
+  EXPECT_EQ(newer.code(), Code::kUnimplemented);
+  EXPECT_NE(newer.message().find("m: has format version 3, written by a newer Perdure"),
+            std::string::npos)
+      << newer.message();
+  EXPECT_EQ(with("\"format_version\": 1", "\"format_version\": 0").code(), Code::kDataLoss);
   EXPECT_FALSE(with("\"format_version\": 1", "\"format_version\": 2").ok());
   EXPECT_FALSE(with("\"step\": 200", "\"step\": -200").ok());
   EXPECT_FALSE(with("\"step\": 200", "\"step\": 200, \"step\": 200").ok());
