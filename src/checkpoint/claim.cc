@@ -1,10 +1,10 @@
 // Protocol of a claim (rank 0, before anything is listed for a restore):
-//   1 the root, its perdure.json and its lineage directory exist and are durable
-//   2 gN.claim: temporary file, fsync, link() to the name (fails if it exists), fsync of lineage/
+//   1 the root's perdure.json exists and names this job
+//   2 gN.claim is created, which fails if it exists
 //   3 no higher claim appeared meanwhile
 //   4 every attempt of an older generation is renamed into the trash, fsync of ROOT: a late rename
 //     of a cut-off rank finds nothing
-// A fork gN.json is published like 2.
+// A fork gN.json is created like 2.
 #include "checkpoint/claim.h"
 
 #include <fmt/format.h>
@@ -16,6 +16,7 @@
 #include "base/posix.h"
 #include "checkpoint/json.h"
 #include "checkpoint/names.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -23,34 +24,8 @@ namespace {
 constexpr std::int64_t kSmallFileBytesMax = std::int64_t{16} << 20;
 constexpr int kClaimTriesMax = 16;
 
-std::string LineagePath(const std::string& root) {
-  return JoinPath(root, kLineageDirectory);
-}
-
-bool Exists(Files& files, const std::string& path) {
-  return files.Info(path).ok();
-}
-
-// Makes a directory and those above it, each durable before the next.
-Status MakeDirectories(Files& files, const std::string& path) {
-  const Result<FileInfo> info = files.Info(path);
-  if (info.ok()) {
-    // A link to a directory is as good; what it is not shows at the first use.
-    if (info->kind == FileKind::kFile) {
-      return Status(
-          Code::kFailedPrecondition,
-          fmt::format("{} is a file, not a directory; name another checkpoint directory", path));
-    }
-    return Ok();
-  }
-  if (info.status().code() != Code::kNotFound) return info.status();
-  const std::size_t slash = path.find_last_of('/');
-  const std::string parent =
-      slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
-  if (parent != path) PERDURE_RETURN_IF_ERROR(MakeDirectories(files, parent));
-  const Status made = files.MakeDirectory(path);
-  if (!made.ok() && made.code() != Code::kAlreadyExists) return made;
-  return files.SyncDirectory(parent);
+std::string LineageKey(const std::string& name) {
+  return JoinKey(kLineageDirectory, name);
 }
 
 // Who is at it, for people; the random part makes the claim ours.
@@ -81,22 +56,13 @@ Status MoveOldAttemptsToTrash(Files& files, const std::string& root, Generation 
   return moved ? files.SyncDirectory(root) : Ok();
 }
 
-// Temporary files of claims and forks that died halfway. Best effort: nobody reads them.
-void RemoveOldTemporaries(Files& files, const std::string& root, Generation generation) {
-  const std::string lineage = LineagePath(root);
-  const Result<std::vector<DirectoryEntry>> entries = files.List(lineage);
-  if (!entries.ok()) return;
-  for (const DirectoryEntry& entry : *entries) {
-    constexpr std::string_view kPrefix = ".tmp-";
-    const std::string_view name = entry.name;
-    const std::size_t dash = name.find_last_of('-');
-    if (name.substr(0, kPrefix.size()) != kPrefix || dash < kPrefix.size()) continue;
-    const std::string_view target = name.substr(kPrefix.size(), dash - kPrefix.size());
-    std::optional<Generation> owner = ParseClaimName(target);
-    if (!owner.has_value()) owner = ParseForkName(target);
-    if (!owner.has_value() || *owner >= generation) continue;
-    static_cast<void>(files.Remove(JoinPath(lineage, entry.name)).ok());
-  }
+// Of the claims and forks that died halfway.
+void RemoveOldTemporaries(FileStore& store, Generation generation) {
+  store.RemoveTemporaries(std::string(kLineageDirectory), [&](std::string_view name) {
+    std::optional<Generation> owner = ParseClaimName(name);
+    if (!owner.has_value()) owner = ParseForkName(name);
+    return owner.has_value() && *owner < generation;
+  });
 }
 
 Status Taken(Generation mine, Generation found) {
@@ -108,84 +74,54 @@ Status Taken(Generation mine, Generation found) {
 
 }  // namespace
 
-Status PublishExclusive(Files& files, const std::string& directory, const std::string& name,
-                        const std::string& text) {
-  const std::string path = JoinPath(directory, name);
-  const std::string temp = JoinPath(directory, fmt::format(".tmp-{}-{}", name, RandomHex(4)));
-  PERDURE_RETURN_IF_ERROR(WriteWholeFile(files, temp, text));
-  Status linked = files.Link(temp, path);
-  if (!linked.ok()) {
-    // A network file system may report a failure of what took effect: what is there decides.
-    const Result<std::string> found = ReadWholeFile(files, path, kSmallFileBytesMax);
-    if (found.ok() && *found == text) linked = Ok();
-  }
-  static_cast<void>(files.Remove(temp).ok());
-  PERDURE_RETURN_IF_ERROR(linked);
-  return files.SyncDirectory(directory);
-}
-
-Result<RootFile> ReadRootFile(Files& files, const std::string& root) {
-  const std::string path = JoinPath(root, kRootFileName);
-  PERDURE_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(files, path, kSmallFileBytesMax));
+Result<RootFile> ReadRootFile(Store& store) {
+  const std::string key(kRootFileName);
+  const std::string path = store.Where(key);
+  PERDURE_ASSIGN_OR_RETURN(const std::string text, GetWhole(store, key, kSmallFileBytesMax));
   PERDURE_RETURN_IF_ERROR(CheckSeal(text, path).status());
   PERDURE_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, path));
-  PERDURE_ASSIGN_OR_RETURN(const std::int64_t version, JsonCount(json, "format_version", path));
-  if (version != 1) {
-    return Status(Code::kDataLoss,
-                  fmt::format("{}: format version {} is not known here", path, version));
-  }
+  PERDURE_RETURN_IF_ERROR(JsonFormatVersion(json, /*newest=*/1, path).status());
   RootFile file;
   PERDURE_ASSIGN_OR_RETURN(file.root_id, JsonText(json, "root_id", path));
   PERDURE_ASSIGN_OR_RETURN(file.job, JsonText(json, "job", path));
   return file;
 }
 
-Result<RootFile> EnsureRoot(Files& files, const std::string& root, const std::string& job,
-                            WallTime now) {
-  PERDURE_RETURN_IF_ERROR(MakeDirectories(files, root));
-  Result<RootFile> file = ReadRootFile(files, root);
-  if (!file.ok() && file.status().code() == Code::kNotFound) {
-    const std::string text =
-        SealJson(fmt::format("{{\n\"format_version\": 1,\n\"root_id\": \"{}\",\n\"job\": {},\n"
-                             "\"created\": \"{}\",\n",
-                             RandomHex(16), QuoteJson(job), FormatWallTime(now)));
-    const Status published = PublishExclusive(files, root, std::string(kRootFileName), text);
-    if (!published.ok() && published.code() != Code::kAlreadyExists) return published;
-    file = ReadRootFile(files, root);
+Result<RootFile> EnsureRoot(Store& store, const std::string& job, WallTime now) {
+  Result<RootFile> file = ReadRootFile(store);
+  if (file.status().code() == Code::kNotFound) {
+    const Status created =
+        store.Create(std::string(kRootFileName),
+                     SealJson(fmt::format("{{\n\"format_version\": 1,\n\"root_id\": \"{}\",\n"
+                                          "\"job\": {},\n\"created\": \"{}\",\n",
+                                          RandomHex(16), QuoteJson(job), FormatWallTime(now))));
+    if (!created.ok() && created.code() != Code::kAlreadyExists) return created;
+    file = ReadRootFile(store);
   }
   PERDURE_RETURN_IF_ERROR(file.status());
-  if (file->job != job) {
-    return Status(Code::kFailedPrecondition,
-                  fmt::format("{} holds the checkpoints of job \"{}\", not of \"{}\"; name another "
-                              "checkpoint directory",
-                              root, file->job, job));
-  }
-  if (!Exists(files, LineagePath(root))) {
-    const Status made = files.MakeDirectory(LineagePath(root));
-    if (!made.ok() && made.code() != Code::kAlreadyExists) return made;
-  }
-  // Also after a crash between making it and syncing it.
-  PERDURE_RETURN_IF_ERROR(files.SyncDirectory(root));
-  return file;
+  if (file->job == job) return file;
+  return Status(Code::kFailedPrecondition,
+                fmt::format("{} holds the checkpoints of job \"{}\", not of \"{}\"; name another "
+                            "checkpoint directory",
+                            store.Where(""), file->job, job));
 }
 
-Result<Generation> HighestGeneration(Files& files, const std::string& root) {
+Result<Generation> HighestGeneration(Store& store) {
   Generation highest(0);
-  const Result<std::vector<DirectoryEntry>> entries = files.List(LineagePath(root));
-  if (!entries.ok() && entries.status().code() == Code::kNotFound) return highest;
-  PERDURE_RETURN_IF_ERROR(entries.status());
-  for (const DirectoryEntry& entry : *entries) {
-    for (const std::optional<Generation>& found :
-         {ParseClaimName(entry.name), ParseForkName(entry.name)}) {
+  PERDURE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           store.List(std::string(kLineageDirectory)));
+  for (const std::string& name : names) {
+    for (const std::optional<Generation>& found : {ParseClaimName(name), ParseForkName(name)}) {
       if (found.has_value() && highest < *found) highest = *found;
     }
   }
   return highest;
 }
 
-Result<Claimant> ReadClaimant(Files& files, const std::string& root, Generation generation) {
-  const std::string path = JoinPath(LineagePath(root), ClaimName(generation));
-  PERDURE_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(files, path, kSmallFileBytesMax));
+Result<Claimant> ReadClaimant(Store& store, Generation generation) {
+  const std::string key = LineageKey(ClaimName(generation));
+  const std::string path = store.Where(key);
+  PERDURE_ASSIGN_OR_RETURN(const std::string text, GetWhole(store, key, kSmallFileBytesMax));
   PERDURE_RETURN_IF_ERROR(CheckSeal(text, path).status());
   PERDURE_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, path));
   Claimant claimant;
@@ -196,37 +132,42 @@ Result<Claimant> ReadClaimant(Files& files, const std::string& root, Generation 
   return claimant;
 }
 
-Status CheckNotFenced(Files& files, const std::string& root, Generation generation) {
-  PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(files, root));
+Status CheckNotFenced(Store& store, Generation generation) {
+  PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(store));
   if (highest <= generation) return Ok();
   return Status(Code::kFenced, fmt::format("generation {} is fenced: generation {} has claimed {}",
-                                           generation.value(), highest.value(), root));
+                                           generation.value(), highest.value(), store.Where("")));
+}
+
+Status PublishClaim(Store& store, const std::string& job, Generation generation, WallTime now) {
+  PERDURE_RETURN_IF_ERROR(EnsureRoot(store, job, now).status().WithContext("checkpoint directory"));
+  PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(store));
+  if (highest >= generation) return Taken(generation, highest);
+  const Status created =
+      store.Create(LineageKey(ClaimName(generation)), ClaimText(generation, now));
+  if (created.code() == Code::kAlreadyExists) return Taken(generation, generation);
+  if (!created.ok()) {
+    // A higher claimant clears away the temporary files of those below it: that is its answer.
+    const Status fenced = CheckNotFenced(store, generation);
+    return fenced.code() == Code::kFenced ? fenced : created;
+  }
+  return CheckNotFenced(store, generation);
 }
 
 Status ClaimGeneration(Files& files, const std::string& root, const std::string& job,
                        Generation generation, WallTime now) {
-  PERDURE_RETURN_IF_ERROR(
-      EnsureRoot(files, root, job, now).status().WithContext("checkpoint directory"));
-  PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(files, root));
-  if (highest >= generation) return Taken(generation, highest);
-  const Status published =
-      PublishExclusive(files, LineagePath(root), ClaimName(generation), ClaimText(generation, now));
-  if (published.code() == Code::kAlreadyExists) return Taken(generation, generation);
-  if (!published.ok()) {
-    // A higher claimant clears away the temporary files of those below it: that is its answer.
-    const Status fenced = CheckNotFenced(files, root, generation);
-    return fenced.code() == Code::kFenced ? fenced : published;
-  }
-  PERDURE_RETURN_IF_ERROR(CheckNotFenced(files, root, generation));
+  FileStore store(files, root);
+  PERDURE_RETURN_IF_ERROR(PublishClaim(store, job, generation, now));
   PERDURE_RETURN_IF_ERROR(MoveOldAttemptsToTrash(files, root, generation));
-  RemoveOldTemporaries(files, root, generation);
+  RemoveOldTemporaries(store, generation);
   return Ok();
 }
 
 Result<Generation> ClaimNextGeneration(Files& files, const std::string& root,
                                        const std::string& job, Generation at_least, WallTime now) {
+  FileStore store(files, root);
   for (int i = 0; i < kClaimTriesMax; ++i) {
-    PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(files, root));
+    PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(store));
     const Generation next = std::max(highest.Next(), at_least);
     const Status claimed = ClaimGeneration(files, root, job, next, now);
     if (claimed.ok()) return next;
@@ -238,18 +179,16 @@ Result<Generation> ClaimNextGeneration(Files& files, const std::string& root,
                             kClaimTriesMax, root));
 }
 
-Result<std::vector<Fork>> ReadForks(Files& files, const std::string& root) {
+Result<std::vector<Fork>> ReadForks(Store& store) {
   std::vector<Fork> forks;
-  const std::string lineage = LineagePath(root);
-  const Result<std::vector<DirectoryEntry>> entries = files.List(lineage);
-  if (!entries.ok() && entries.status().code() == Code::kNotFound) return forks;
-  PERDURE_RETURN_IF_ERROR(entries.status());
-  for (const DirectoryEntry& entry : *entries) {
-    const std::optional<Generation> generation = ParseForkName(entry.name);
+  PERDURE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           store.List(std::string(kLineageDirectory)));
+  for (const std::string& name : names) {
+    const std::optional<Generation> generation = ParseForkName(name);
     if (!generation.has_value()) continue;
-    const std::string path = JoinPath(lineage, entry.name);
+    const std::string path = store.Where(LineageKey(name));
     PERDURE_ASSIGN_OR_RETURN(const std::string text,
-                             ReadWholeFile(files, path, kSmallFileBytesMax));
+                             GetWhole(store, LineageKey(name), kSmallFileBytesMax));
     PERDURE_ASSIGN_OR_RETURN(Fork fork, ParseFork(text, path));
     if (fork.generation != *generation) {
       return Status(Code::kDataLoss,
@@ -260,14 +199,13 @@ Result<std::vector<Fork>> ReadForks(Files& files, const std::string& root) {
   return forks;
 }
 
-Status WriteFork(Files& files, const std::string& root, const Fork& fork) {
-  PERDURE_RETURN_IF_ERROR(CheckNotFenced(files, root, fork.generation));
-  const Status published =
-      PublishExclusive(files, LineagePath(root), ForkName(fork.generation), FormatFork(fork));
-  if (published.ok()) return published;
+Status WriteFork(Store& store, const Fork& fork) {
+  PERDURE_RETURN_IF_ERROR(CheckNotFenced(store, fork.generation));
+  const Status created = store.Create(LineageKey(ForkName(fork.generation)), FormatFork(fork));
+  if (created.ok()) return created;
   // As above: what was cleared away by a newer generation is no fault of the disk.
-  const Status fenced = CheckNotFenced(files, root, fork.generation);
-  return fenced.code() == Code::kFenced ? fenced : published;
+  const Status fenced = CheckNotFenced(store, fork.generation);
+  return fenced.code() == Code::kFenced ? fenced : created;
 }
 
 }  // namespace perdure

@@ -1,8 +1,8 @@
 // Taking a generation on a checkpoint root: the root file, the claims (which fence older
 // generations) and the forks (which say what a generation descends from). The formats are in
-// docs/formats/root-and-lineage.md.
+// docs/formats/root-and-lineage.md. All of them are values of a store whose top is the root.
 //
-// All of these touch the disk and keep the order that docs/commit-protocol.md gives. Threads: any.
+// The order of their steps is that of docs/commit-protocol.md. Threads: any.
 #pragma once
 
 #include <string>
@@ -13,6 +13,7 @@
 #include "perdure/ids.h"
 #include "perdure/status.h"
 #include "storage/files.h"
+#include "storage/store.h"
 
 namespace perdure {
 
@@ -22,17 +23,19 @@ struct RootFile {
   std::string job;
 };
 
-// Reads ROOT/perdure.json. kNotFound: `root` is no checkpoint root (yet).
-Result<RootFile> ReadRootFile(Files& files, const std::string& root);
+// Reads perdure.json. kNotFound: this is no checkpoint root (yet).
+Result<RootFile> ReadRootFile(Store& store);
 
-// Makes ROOT (with its parents), its root file and its lineage directory where they are missing;
-// kFailedPrecondition when the root belongs to another job.
-Result<RootFile> EnsureRoot(Files& files, const std::string& root, const std::string& job,
-                            WallTime now);
+// Makes the root file where it is missing; kFailedPrecondition when the root belongs to another
+// job.
+Result<RootFile> EnsureRoot(Store& store, const std::string& job, WallTime now);
 
-// Claims exactly this generation, before anything of the root is listed for a restore. kFenced when
-// the number or a higher one is taken. Afterwards the attempts of older generations lie in the
-// trash, where a late rename of theirs does not find them.
+// Takes exactly this generation's number. kFenced when it or a higher one is taken.
+Status PublishClaim(Store& store, const std::string& job, Generation generation, WallTime now);
+
+// PublishClaim on the root in a directory, before anything of it is listed for a restore.
+// Afterwards the attempts of older generations lie in the trash, where a late rename of theirs does
+// not find them.
 Status ClaimGeneration(Files& files, const std::string& root, const std::string& job,
                        Generation generation, WallTime now);
 
@@ -40,8 +43,8 @@ Status ClaimGeneration(Files& files, const std::string& root, const std::string&
 Result<Generation> ClaimNextGeneration(Files& files, const std::string& root,
                                        const std::string& job, Generation at_least, WallTime now);
 
-// The highest generation that ROOT knows of, from claims and forks; 0 when there is none.
-Result<Generation> HighestGeneration(Files& files, const std::string& root);
+// The highest generation that the root knows of, from claims and forks; 0 when there is none.
+Result<Generation> HighestGeneration(Store& store);
 
 // Who took a generation's number, as its claim says.
 struct Claimant {
@@ -49,21 +52,15 @@ struct Claimant {
   int pid = 0;
   std::string created;  // RFC 3339
 };
-Result<Claimant> ReadClaimant(Files& files, const std::string& root, Generation generation);
+Result<Claimant> ReadClaimant(Store& store, Generation generation);
 
 // kFenced, naming the newer claim, unless `generation` is the highest (CKPT-9).
-Status CheckNotFenced(Files& files, const std::string& root, Generation generation);
+Status CheckNotFenced(Store& store, Generation generation);
 
-// Every fork of ROOT. An unreadable one is an error that names it, never skipped.
-Result<std::vector<Fork>> ReadForks(Files& files, const std::string& root);
-
-// How every small file of a root comes to be: a temporary file, fsync, link() to the name, fsync of
-// the directory. It is whole and durable, or not there. kAlreadyExists when the name is taken by
-// something else than `text`.
-Status PublishExclusive(Files& files, const std::string& directory, const std::string& name,
-                        const std::string& text);
+// Every fork of the root. An unreadable one is an error that names it, never skipped.
+Result<std::vector<Fork>> ReadForks(Store& store);
 
 // Publishes this generation's fork. Once per generation.
-Status WriteFork(Files& files, const std::string& root, const Fork& fork);
+Status WriteFork(Store& store, const Fork& fork);
 
 }  // namespace perdure

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "base/posix.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/claim.h"
 #include "checkpoint/deleter.h"
 #include "checkpoint/names.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -53,7 +53,8 @@ Result<CommitResult> CommitAttempt(Files& files, const std::string& root,
       files.Rename(temp, JoinPath(attempt, kManifestName), Files::Replace::kNo));
   PERDURE_RETURN_IF_ERROR(files.SyncDirectory(attempt));
 
-  PERDURE_RETURN_IF_ERROR(CheckNotFenced(files, root, manifest.id.generation));  // CKPT-9
+  FileStore store(files, root);
+  PERDURE_RETURN_IF_ERROR(CheckNotFenced(store, manifest.id.generation));  // CKPT-9
   CommitResult result{manifest.attempt, FormatName(name), Ok()};
   // CKPT-3: never over something that is there.
   const Status renamed = files.Rename(attempt, PathOf(root, name), Files::Replace::kNo);
@@ -64,17 +65,14 @@ Result<CommitResult> CommitAttempt(Files& files, const std::string& root,
   return result;
 }
 
-Status WriteLatest(Files& files, const std::string& root, const std::string& name) {
-  const std::string temp = JoinPath(root, fmt::format(".tmp-latest-{}", RandomHex(4)));
-  PERDURE_RETURN_IF_ERROR(WriteWholeFile(files, temp, name + "\n"));
-  const Status renamed = files.Rename(temp, JoinPath(root, kLatestName), Files::Replace::kYes);
-  if (!renamed.ok()) static_cast<void>(files.Remove(temp).ok());
-  return renamed;
+Status WriteLatest(Store& store, const std::string& name) {
+  return store.Put(std::string(kLatestName), name + "\n");
 }
 
 void DiscardAttempt(Files& files, const std::string& root, const CheckpointId& id,
                     const std::string& attempt) {
-  if (!CheckNotFenced(files, root, id.generation).ok()) return;  // CKPT-9
+  FileStore store(files, root);
+  if (!CheckNotFenced(store, id.generation).ok()) return;  // CKPT-9
   const std::string trash = PathOf(root, {NameKind::kTrashedAttempt, id, attempt});
   const Status renamed =
       files.Rename(PathOf(root, {NameKind::kAttempt, id, attempt}), trash, Files::Replace::kNo);

@@ -1,4 +1,4 @@
-// Rank 0's steps of a save: docs/commit-protocol.md, steps 3, 6, 7 and 8.
+// Rank 0's steps of a save: docs/commit-protocol.md, steps 3, 6, 7 and 9.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include "checkpoint/manifest.h"
 #include "perdure/status.h"
 #include "storage/files.h"
+#include "storage/store.h"
 
 namespace perdure {
 
@@ -23,8 +24,8 @@ Status MakeAttempt(Files& files, const std::string& root, const CheckpointId& id
 // the result of an OK call says. kFenced (CKPT-9) when a newer generation has claimed the root.
 Result<CommitResult> CommitAttempt(Files& files, const std::string& root, const Manifest& manifest);
 
-// Step 8: ROOT/latest, for people.
-Status WriteLatest(Files& files, const std::string& root, const std::string& name);
+// Step 9: ROOT/latest, for people.
+Status WriteLatest(Store& store, const std::string& name);
 
 // A failed attempt leaves: renamed to the trash, then deleted. Best effort; does nothing when
 // fenced.

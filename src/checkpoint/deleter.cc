@@ -10,6 +10,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/claim.h"
 #include "checkpoint/pins.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -66,12 +67,13 @@ std::vector<CheckpointName> StillNeeded(Files& files, const DeleterOptions& opti
 }
 
 Status Retire(Files& files, const DeleterOptions& options, const CheckpointId& id) {
-  PERDURE_RETURN_IF_ERROR(CheckNotFenced(files, options.root, options.claim));  // CKPT-9
+  FileStore store(files, options.root);
+  PERDURE_RETURN_IF_ERROR(CheckNotFenced(store, options.claim));  // CKPT-9
   const Status renamed = files.Rename(CommittedPath(options.root, id), TrashPath(options.root, id),
                                       Files::Replace::kNo);
   if (renamed.code() == Code::kNotFound) return Ok();  // gone already
   PERDURE_RETURN_IF_ERROR(renamed);
-  PERDURE_ASSIGN_OR_RETURN(const bool pinned, IsPinned(files, options.root, id));
+  PERDURE_ASSIGN_OR_RETURN(const bool pinned, IsPinned(store, id));
   return pinned ? PutBack(files, options.root, id) : Ok();
 }
 
@@ -128,7 +130,8 @@ Result<std::vector<RetentionVerdict>> JudgeCheckpoints(Files& files, const std::
                                                        const Lineage& lineage,
                                                        const RetentionPolicy& policy) {
   PERDURE_ASSIGN_OR_RETURN(const std::vector<CheckpointName> names, ListCheckpoints(files, root));
-  PERDURE_ASSIGN_OR_RETURN(const auto pins, ReadPins(files, root));
+  FileStore store(files, root);
+  PERDURE_ASSIGN_OR_RETURN(const auto pins, ReadPins(store));
   std::vector<KeptCheckpoint> checkpoints;
   for (const CheckpointName& name : names) {
     if (name.kind != NameKind::kCommitted) continue;
@@ -149,12 +152,13 @@ Status EmptyTrash(Files& files, const DeleterOptions& options, const Lineage& li
   PERDURE_ASSIGN_OR_RETURN(const std::vector<CheckpointName> names,
                            ListCheckpoints(files, options.root));
   const std::vector<CheckpointName> needed = StillNeeded(files, options, lineage, names);
+  FileStore store(files, options.root);
   for (const CheckpointName& name : names) {
     const bool trash = name.kind == NameKind::kTrash || name.kind == NameKind::kTrashedAttempt;
     if (!trash || name.id.generation > options.claim) continue;
-    PERDURE_RETURN_IF_ERROR(CheckNotFenced(files, options.root, options.claim));  // CKPT-9
+    PERDURE_RETURN_IF_ERROR(CheckNotFenced(store, options.claim));  // CKPT-9
     if (name.kind == NameKind::kTrash) {
-      PERDURE_ASSIGN_OR_RETURN(const bool pinned, IsPinned(files, options.root, name.id));
+      PERDURE_ASSIGN_OR_RETURN(const bool pinned, IsPinned(store, name.id));
       if (pinned || std::find(needed.begin(), needed.end(), name) != needed.end()) {
         PERDURE_RETURN_IF_ERROR(PutBack(files, options.root, name.id));
         continue;

@@ -20,6 +20,7 @@
 #include "checkpoint/parts.h"
 #include "checkpoint/restore.h"
 #include "checkpoint/save_queue.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -54,8 +55,9 @@ Result<RootFile> ReadRootWhenVisible(Exchange& exchange, Files& files, const std
   const Duration patience =
       std::min(kVisibilityMax, deadline.Remaining(exchange.clock().Now()) / 2);
   const Deadline visible = Deadline::After(patience, exchange.clock());
+  FileStore store(files, root);
   for (;;) {
-    Result<RootFile> file = ReadRootFile(files, root);
+    Result<RootFile> file = ReadRootFile(store);
     if (file.status().code() != Code::kNotFound || visible.Passed(exchange.clock().Now())) {
       return file;
     }

@@ -12,6 +12,7 @@
 #include "checkpoint/foreign.h"
 #include "checkpoint/pins.h"
 #include "checkpoint/shard.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -45,7 +46,8 @@ CheckpointSummary Summarize(Files& files, const std::string& root, const std::st
 }  // namespace
 
 Result<RootFile> RootOf(Files& files, const std::string& root) {
-  Result<RootFile> file = ReadRootFile(files, root);
+  FileStore store(files, root);
+  Result<RootFile> file = ReadRootFile(store);
   if (file.status().code() == Code::kNotFound) {
     return Status(Code::kNotFound, fmt::format("{} is not a checkpoint directory (it has no {})",
                                                root, kRootFileName));
@@ -54,7 +56,8 @@ Result<RootFile> RootOf(Files& files, const std::string& root) {
 }
 
 Result<Lineage> HeadLineage(Files& files, const std::string& root) {
-  PERDURE_ASSIGN_OR_RETURN(const std::vector<Fork> forks, ReadForks(files, root));
+  FileStore store(files, root);
+  PERDURE_ASSIGN_OR_RETURN(const std::vector<Fork> forks, ReadForks(store));
   const std::optional<Generation> head = HeadOf(forks);
   if (!head.has_value()) return Lineage();
   return LineageOf(*head, forks);
@@ -78,7 +81,8 @@ Result<std::vector<CheckpointSummary>> ListForPeople(Files& files, const std::st
   PERDURE_ASSIGN_OR_RETURN(const RootFile file, RootOf(files, root));
   PERDURE_ASSIGN_OR_RETURN(const Lineage lineage, HeadLineage(files, root));
   PERDURE_ASSIGN_OR_RETURN(const std::vector<CheckpointName> names, ListCheckpoints(files, root));
-  PERDURE_ASSIGN_OR_RETURN(const auto pins, ReadPins(files, root));
+  FileStore store(files, root);
+  PERDURE_ASSIGN_OR_RETURN(const auto pins, ReadPins(store));
   std::vector<CheckpointSummary> summaries;
   for (const CheckpointName& name : names) {
     summaries.push_back(Summarize(files, root, file.root_id, lineage, name));

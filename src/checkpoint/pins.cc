@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "base/posix.h"
-#include "checkpoint/claim.h"
 #include "checkpoint/json.h"
 #include "checkpoint/names.h"
 
@@ -14,20 +13,14 @@ namespace {
 
 constexpr std::int64_t kPinBytesMax = std::int64_t{1} << 20;
 
-std::string PinsPath(const std::string& root) {
-  return JoinPath(root, kPinsDirectory);
-}
-
-Status MakePinsDirectory(Files& files, const std::string& root) {
-  if (files.Info(PinsPath(root)).ok()) return Ok();
-  const Status made = files.MakeDirectory(PinsPath(root));
-  if (!made.ok() && made.code() != Code::kAlreadyExists) return made;
-  return files.SyncDirectory(root);
+std::string PinKey(const CheckpointId& id) {
+  return JoinKey(kPinsDirectory, PinName(id));
 }
 
 // For people only; what cannot be read is left out.
-void ReadContent(Files& files, const std::string& path, Pin& pin) {
-  const Result<std::string> text = ReadWholeFile(files, path, kPinBytesMax);
+void ReadContent(Store& store, Pin& pin) {
+  const std::string path = store.Where(PinKey(pin.id));
+  const Result<std::string> text = GetWhole(store, PinKey(pin.id), kPinBytesMax);
   if (!text.ok() || !CheckSeal(*text, path).ok()) return;
   const Result<nlohmann::json> json = ParseJson(*text, path);
   if (!json.ok()) return;
@@ -39,56 +32,48 @@ void ReadContent(Files& files, const std::string& path, Pin& pin) {
 
 }  // namespace
 
-Status PinCheckpoint(Files& files, const std::string& root, const CheckpointId& id,
-                     const std::string& reason, WallTime now) {
+Status PinCheckpoint(Store& store, const CheckpointId& id, const std::string& reason,
+                     WallTime now) {
   const std::string name = CommittedName(id);
-  const std::string manifest = JoinPath(JoinPath(root, name), kManifestName);
-  PERDURE_RETURN_IF_ERROR(files.Info(manifest).status());
-  PERDURE_RETURN_IF_ERROR(MakePinsDirectory(files, root));
-  const std::string text = SealJson(fmt::format(
-      "{{\n\"format_version\": 1,\n\"checkpoint\": {},\n\"reason\": {},\n\"created\": \"{}\",\n",
-      QuoteJson(name), QuoteJson(reason), FormatWallTime(now)));
-  const Status published = PublishExclusive(files, PinsPath(root), PinName(id), text);
-  if (!published.ok() && published.code() != Code::kAlreadyExists) return published;
-  const Status there = files.Info(manifest).status();
-  if (there.code() != Code::kNotFound) return there;
-  static_cast<void>(UnpinCheckpoint(files, root, id).ok());
+  const std::string manifest = JoinKey(name, kManifestName);
+  PERDURE_RETURN_IF_ERROR(store.Get(manifest, 0, 1).status());
+  const Status created = store.Create(
+      PinKey(id), SealJson(fmt::format("{{\n\"format_version\": 1,\n\"checkpoint\": {},\n"
+                                       "\"reason\": {},\n\"created\": \"{}\",\n",
+                                       QuoteJson(name), QuoteJson(reason), FormatWallTime(now))));
+  if (!created.ok() && created.code() != Code::kAlreadyExists) return created;
+  PERDURE_ASSIGN_OR_RETURN(const bool still_there, Exists(store, manifest));
+  if (still_there) return Ok();
+  static_cast<void>(store.Remove(PinKey(id)).ok());
   return Status(Code::kNotFound,
                 fmt::format("{} was retired meanwhile, and is deleted at the next commit; export "
                             "it if it is still there as .trash-{}",
                             name, name));
 }
 
-Status UnpinCheckpoint(Files& files, const std::string& root, const CheckpointId& id) {
-  const Status removed = files.Remove(JoinPath(PinsPath(root), PinName(id)));
-  if (removed.code() == Code::kNotFound) {
-    return Status(Code::kNotFound, fmt::format("{} is not pinned", CommittedName(id)));
-  }
-  PERDURE_RETURN_IF_ERROR(removed);
-  return files.SyncDirectory(PinsPath(root));
+Status UnpinCheckpoint(Store& store, const CheckpointId& id) {
+  PERDURE_ASSIGN_OR_RETURN(const bool pinned, IsPinned(store, id));
+  if (pinned) return store.Remove(PinKey(id));
+  return Status(Code::kNotFound, fmt::format("{} is not pinned", CommittedName(id)));
 }
 
-Result<std::map<std::string, Pin>> ReadPins(Files& files, const std::string& root) {
+Result<std::map<std::string, Pin>> ReadPins(Store& store) {
   std::map<std::string, Pin> pins;
-  const Result<std::vector<DirectoryEntry>> entries = files.List(PinsPath(root));
-  if (entries.status().code() == Code::kNotFound) return pins;
-  PERDURE_RETURN_IF_ERROR(entries.status());
-  for (const DirectoryEntry& entry : *entries) {
-    const std::optional<CheckpointId> id = ParsePinName(entry.name);
+  PERDURE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           store.List(std::string(kPinsDirectory)));
+  for (const std::string& name : names) {
+    const std::optional<CheckpointId> id = ParsePinName(name);
     if (!id.has_value()) continue;
     Pin pin;
     pin.id = *id;
-    ReadContent(files, JoinPath(PinsPath(root), entry.name), pin);
+    ReadContent(store, pin);
     pins[CommittedName(*id)] = std::move(pin);
   }
   return pins;
 }
 
-Result<bool> IsPinned(Files& files, const std::string& root, const CheckpointId& id) {
-  const Status found = files.Info(JoinPath(PinsPath(root), PinName(id))).status();
-  if (found.code() == Code::kNotFound) return false;
-  PERDURE_RETURN_IF_ERROR(found);
-  return true;
+Result<bool> IsPinned(Store& store, const CheckpointId& id) {
+  return Exists(store, PinKey(id));
 }
 
 }  // namespace perdure

@@ -1,5 +1,6 @@
-// Checkpoints that a person wants kept: ROOT/pins/<checkpoint>.pin, docs/formats/pins.md. The name
-// of the file is what counts, so a pin whose content has decayed still holds.
+// Checkpoints that a person wants kept: ROOT/pins/<checkpoint>.pin, docs/formats/pins.md, a value
+// of the store whose top is the root. The name is what counts, so a pin whose content has decayed
+// still holds.
 //
 // A pin and the deleter may meet. Neither waits for the other; the order of their steps is what
 // makes it safe:
@@ -16,7 +17,7 @@
 #include "checkpoint/lineage.h"
 #include "perdure/clock.h"
 #include "perdure/status.h"
-#include "storage/files.h"
+#include "storage/store.h"
 
 namespace perdure {
 
@@ -28,16 +29,15 @@ struct Pin {
 
 // Pins a committed checkpoint. Pinning what is pinned is fine and changes nothing. kNotFound: there
 // is none of this name, or it was retired meanwhile.
-Status PinCheckpoint(Files& files, const std::string& root, const CheckpointId& id,
-                     const std::string& reason, WallTime now);
+Status PinCheckpoint(Store& store, const CheckpointId& id, const std::string& reason, WallTime now);
 
 // kNotFound: it was not pinned.
-Status UnpinCheckpoint(Files& files, const std::string& root, const CheckpointId& id);
+Status UnpinCheckpoint(Store& store, const CheckpointId& id);
 
 // Every pin of the root, in the order of their names. An error of the disk is an error: who would
 // delete must know them all.
-Result<std::map<std::string, Pin>> ReadPins(Files& files, const std::string& root);
+Result<std::map<std::string, Pin>> ReadPins(Store& store);
 
-Result<bool> IsPinned(Files& files, const std::string& root, const CheckpointId& id);
+Result<bool> IsPinned(Store& store, const CheckpointId& id);
 
 }  // namespace perdure

@@ -9,6 +9,7 @@
 
 #include "checkpoint/claim.h"
 #include "checkpoint/inspect.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -20,9 +21,9 @@ std::string HostName() {
 }
 
 // OK: the holder of the highest claim is known to be gone.
-Status CheckNobodyAtWork(Files& files, const std::string& root, Generation highest) {
+Status CheckNobodyAtWork(Store& store, Generation highest) {
   if (highest.value() == 0) return Ok();
-  const Result<Claimant> claimant = ReadClaimant(files, root, highest);
+  const Result<Claimant> claimant = ReadClaimant(store, highest);
   const std::string how =
       "its own retention keeps the directory small while it runs; stop the job first, or take the "
       "right to commit from it with --fence";
@@ -60,8 +61,9 @@ Result<PruneReport> PruneCheckpoints(Files& files, const std::string& root,
     return report;
   }
   // 1
-  PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(files, root));
-  if (!options.fence) PERDURE_RETURN_IF_ERROR(CheckNobodyAtWork(files, root, highest));
+  FileStore store(files, root);
+  PERDURE_ASSIGN_OR_RETURN(const Generation highest, HighestGeneration(store));
+  if (!options.fence) PERDURE_RETURN_IF_ERROR(CheckNobodyAtWork(store, highest));
   // 2: exactly the next number, so that a generation that claimed since the look is not fenced
   const Generation mine = highest.Next();
   PERDURE_RETURN_IF_ERROR(ClaimGeneration(files, root, file.job, mine, now));

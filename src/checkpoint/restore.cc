@@ -19,6 +19,7 @@
 #include "checkpoint/restore_plan.h"
 #include "checkpoint/staging.h"
 #include "device/copy_streams.h"
+#include "storage/file_store.h"
 
 namespace perdure {
 namespace {
@@ -64,6 +65,7 @@ class Restorer {
       : input_(input),
         exchange_(exchange),
         files_(files),
+        store_(files, input.root),
         parts_(parts),
         staging_(staging),
         streams_(*input.devices),
@@ -77,7 +79,7 @@ class Restorer {
   }
 
   // Rank 0.
-  Status FenceOr(const Status& status) const;
+  Status FenceOr(const Status& status);
   Status FindCandidates();
   Status TakeBack(const CheckpointName& name);
   bool WasRetiredMeanwhile(const CheckpointName& name);
@@ -101,6 +103,7 @@ class Restorer {
   const RestoreInput& input_;
   Exchange& exchange_;
   Files& files_;
+  FileStore store_;  // the root
   Parts& parts_;
   Staging& staging_;
   CopyStreams streams_;
@@ -124,14 +127,14 @@ class Restorer {
 
 // A newer generation changes the root under this one's feet: then that is the reason, whatever else
 // was noticed of it.
-Status Restorer::FenceOr(const Status& status) const {
+Status Restorer::FenceOr(const Status& status) {
   if (status.ok()) return status;
-  const Status fenced = CheckNotFenced(files_, input_.root, exchange_.generation());
+  const Status fenced = CheckNotFenced(store_, exchange_.generation());
   return fenced.code() == Code::kFenced ? fenced : status;
 }
 
 Status Restorer::FindCandidates() {
-  PERDURE_ASSIGN_OR_RETURN(forks_, ReadForks(files_, input_.root));
+  PERDURE_ASSIGN_OR_RETURN(forks_, ReadForks(store_));
   PERDURE_ASSIGN_OR_RETURN(const std::vector<CheckpointName> names,
                            ListCheckpoints(files_, input_.root));
   const std::optional<Generation> head = HeadOf(forks_);
@@ -140,7 +143,8 @@ Status Restorer::FindCandidates() {
     PERDURE_ASSIGN_OR_RETURN(lineage, LineageOf(*head, forks_));
   }
   for (const Fork& fork : forks_) anything_committed_ |= fork.parent.has_value();
-  anything_committed_ |= files_.Info(JoinPath(input_.root, kLatestName)).ok();
+  PERDURE_ASSIGN_OR_RETURN(const bool hint, Exists(store_, std::string(kLatestName)));
+  anything_committed_ |= hint;
   for (const CheckpointName& name : names) {
     if (name.kind != NameKind::kCommitted && name.kind != NameKind::kTrash) continue;
     // CKPT-4. What is off the lineage is still a sign that something was committed here.
@@ -159,7 +163,7 @@ Status Restorer::FindCandidates() {
 }
 
 Status Restorer::TakeBack(const CheckpointName& name) {
-  PERDURE_RETURN_IF_ERROR(CheckNotFenced(files_, input_.root, exchange_.generation()));
+  PERDURE_RETURN_IF_ERROR(CheckNotFenced(store_, exchange_.generation()));
   PERDURE_RETURN_IF_ERROR(files_.Rename(JoinPath(input_.root, FormatName(name)),
                                         JoinPath(input_.root, CommittedName(name.id)),
                                         Files::Replace::kNo));
@@ -484,7 +488,7 @@ Result<std::string> Restorer::Decide(bool fresh) {
 Status Restorer::PublishFork(const std::optional<CheckpointId>& parent) {
   const Fork fork{exchange_.generation(), parent, input_.rules.reason, passed_over_,
                   input_.rules.skip_samples};
-  PERDURE_RETURN_IF_ERROR(WriteFork(files_, input_.root, fork));
+  PERDURE_RETURN_IF_ERROR(WriteFork(store_, fork));
   forks_.push_back(fork);
   PERDURE_ASSIGN_OR_RETURN(lineage_, LineageOf(fork.generation, forks_));
   return Ok();

@@ -259,7 +259,7 @@ Result<std::string> Saver::Prepare(const SaveJob& job, const std::string& prefix
   }
   const std::string attempt = RandomHex(kAttemptBytes);
   // Not even an attempt once fenced: the new claimant has swept.
-  PERDURE_RETURN_IF_ERROR(CheckNotFenced(files_, settings_.root, exchange_.generation()));
+  PERDURE_RETURN_IF_ERROR(CheckNotFenced(store_, exchange_.generation()));
   PERDURE_RETURN_IF_ERROR(
       MakeAttempt(files_, settings_.root, {exchange_.generation(), job.step}, attempt));
   return OneLine({{"attempt", attempt}, {"plan", plan_id}});
@@ -437,8 +437,6 @@ SaveOutcome Saver::Commit(const SaveJob& job, const std::string& prefix, const s
         "{} is visible, but whether it survives a power loss is unknown", committed->name));
     return outcome;
   }
-  const Status hint = WriteLatest(files_, settings_.root, committed->name);
-  if (!hint.ok()) Log().warn("the hint file was not written: {}", hint.message());
   return outcome;
 }
 
@@ -524,8 +522,10 @@ SaveOutcome Saver::ReadOutcome(const SaveJob& job, const std::string& prefix,
   }
 }
 
-void Saver::Retain() {
+void Saver::TidyUp(const std::string& committed) {
   if (!exchange_.is_rank_0() || durability_unknown_) return;
+  const Status hint = WriteLatest(store_, committed);
+  if (!hint.ok()) Log().warn("the hint file was not written: {}", hint.message());
   const DeleterOptions options{settings_.root, settings_.root_id, exchange_.generation(),
                                settings_.retention};
   const Status status = RunRetention(files_, options, lineage_).status();

@@ -14,8 +14,8 @@
 //     rename, fsync of the directory
 //   7 claims are read again (CKPT-9), the directory gets its final name, fsync of ROOT: the commit
 //     point
-//   8 ROOT/latest, a hint
-//   9 everyone is told the outcome, whichever it is
+//   8 everyone is told the outcome, whichever it is
+//   9 ROOT/latest, a hint
 //  10 retention
 // A failed attempt is tried once more from the same copy, under a new id: after a failed fsync
 // nothing is retried on the same file. When some rank has no copy of all of it (it streams, see
@@ -38,6 +38,7 @@
 #include "perdure/clock.h"
 #include "perdure/ids.h"
 #include "perdure/status.h"
+#include "storage/file_store.h"
 #include "storage/files.h"
 
 namespace perdure {
@@ -73,15 +74,18 @@ class Saver {
 
   // Both references outlive this.
   Saver(Settings settings, Exchange& exchange, Files& files)
-      : settings_(std::move(settings)), exchange_(exchange), files_(files) {}
+      : settings_(std::move(settings)),
+        exchange_(exchange),
+        files_(files),
+        store_(files, settings_.root) {}
 
   // Where this generation stands; before the first save.
   void SetLineage(Lineage lineage) { lineage_ = std::move(lineage); }
 
-  // Steps 3 to 9, with the second try if the first one fails.
+  // Steps 3 to 8, with the second try if the first one fails.
   SaveOutcome Save(const SaveJob& job);
-  // Step 10, rank 0 only, after a durable save.
-  void Retain();
+  // Steps 9 and 10, rank 0 only, after a durable save of this name.
+  void TidyUp(const std::string& committed);
 
  private:
   SaveOutcome SaveWithRetry(const SaveJob& job);
@@ -108,6 +112,7 @@ class Saver {
   const Settings settings_;
   Exchange& exchange_;
   Files& files_;
+  FileStore store_;  // the root
   Lineage lineage_;
 
   // What was published and planned before, so that an unchanged structure costs one hash.

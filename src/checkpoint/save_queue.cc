@@ -348,7 +348,7 @@ void SaveQueue::SaveOne(const Job& job) {
     said_.erase(later, said_.end());
   }
   for (const Step said : read) exchange_.Forget(DueKey(said), job.deadline);
-  saver_.Retain();
+  saver_.TidyUp(outcome.name);
 }
 
 void SaveQueue::Conclude(const Job& job, const SaveOutcome& outcome) {

@@ -14,6 +14,7 @@
 #include "cli/progress.h"
 #include "perdure/clock.h"
 #include "storage/direct_files.h"
+#include "storage/file_store.h"
 
 namespace perdure::cli {
 namespace {
@@ -106,11 +107,12 @@ int SayPinned(const CheckpointVerbOptions& options, const std::string& name) {
 
 int PinOrUnpin(const CheckpointVerbOptions& options) {
   DirectFiles files;
+  FileStore store(files, options.directory);
   const auto name = FindCheckpoint(files, options.directory, options.name);
   std::optional<CheckpointName> named = ParseName(options.name);
   if (options.unpin && !name.ok() && named.has_value()) {
     // The pin of a checkpoint that was moved away can be lifted, too.
-    const Status lifted = UnpinCheckpoint(files, options.directory, named->id);
+    const Status lifted = UnpinCheckpoint(store, named->id);
     return lifted.ok() ? SayPinned(options, CommittedName(named->id)) : Complain(lifted);
   }
   if (!name.ok()) return Complain(name.status());
@@ -121,9 +123,9 @@ int PinOrUnpin(const CheckpointVerbOptions& options) {
                                        "it; export it",
                                        FormatName(*name))));
   }
-  const Status done = options.unpin ? UnpinCheckpoint(files, options.directory, name->id)
-                                    : PinCheckpoint(files, options.directory, name->id,
-                                                    options.reason, RealClock().WallNow());
+  const Status done = options.unpin
+                          ? UnpinCheckpoint(store, name->id)
+                          : PinCheckpoint(store, name->id, options.reason, RealClock().WallNow());
   return done.ok() ? SayPinned(options, text) : Complain(done);
 }
 

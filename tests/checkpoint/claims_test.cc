@@ -9,6 +9,8 @@
 #include "checkpoint/claim.h"
 #include "generation.h"
 #include "storage/faulty_files.h"
+#include "storage/faulty_store.h"
+#include "storage/memory_store.h"
 #include "storage/recording_files.h"
 #include "support/turn_files.h"
 
@@ -116,6 +118,50 @@ TEST_F(ClaimsTest, ANodeThatSeesAnotherRootIsNamedBeforeAnythingIsSaved) {
     EXPECT_NE(opened.message().find("rank 2 does not see"), std::string::npos) << opened.message();
   });
   EXPECT_EQ(other.Current().Image(), before);
+}
+
+// A store that has no directories and no rename, on a network that loses a call or an answer: a
+// number is given once, a fork is written once, and what failed can be done again.
+TEST(ClaimsOnAStore, ACallOrItsAnswerIsLost) {
+  const WallTime now = RealClock().WallNow();
+  for (const bool takes_effect : {false, true}) {
+    std::int64_t n = 1;
+    for (;; ++n) {
+      SCOPED_TRACE(testing::Message() << "call " << n << (takes_effect ? ", its answer" : ""));
+      MemoryStore memory;
+      ASSERT_TRUE(PublishClaim(memory, "toy", Generation(1), now).ok());
+      ASSERT_TRUE(WriteFork(memory, {Generation(1), std::nullopt, "", {}, {}}).ok());
+      FaultyStore network(memory);
+      network.Set({{.first_call = n, .last_call = n, .takes_effect = takes_effect}});
+      const Status mine = PublishClaim(network, "toy", Generation(2), now);
+      const Status theirs = PublishClaim(memory, "toy", Generation(2), now);
+      EXPECT_FALSE(mine.ok() && theirs.ok()) << "one number for two";
+      EXPECT_TRUE(theirs.ok() || theirs.code() == Code::kFenced) << theirs.ToString();
+      EXPECT_TRUE(mine.ok() || mine.code() == Code::kUnavailable) << mine.ToString();
+
+      const Fork fork{Generation(2), CheckpointId{Generation(1), Step(5)}, "", {}, {}};
+      Status forked = WriteFork(network, fork);
+      if (!forked.ok()) forked = WriteFork(network, fork);
+      EXPECT_TRUE(forked.ok()) << forked.ToString();
+      EXPECT_EQ(ReadForks(memory)->size(), 2u);
+      EXPECT_EQ(CheckNotFenced(memory, Generation(1)).code(), Code::kFenced);
+      EXPECT_EQ(WriteFork(memory, {Generation(1), std::nullopt, "late", {}, {}}).code(),
+                Code::kFenced);
+      if (network.calls() < n) break;
+    }
+    EXPECT_GT(n, 6);
+  }
+}
+
+TEST(ClaimsOnAStore, TwoJobsNeverShareOne) {
+  MemoryStore memory;
+  const WallTime now = RealClock().WallNow();
+  ASSERT_TRUE(PublishClaim(memory, "mine", Generation(1), now).ok());
+  const Status theirs = PublishClaim(memory, "yours", Generation(2), now);
+  EXPECT_EQ(theirs.code(), Code::kFailedPrecondition);
+  EXPECT_NE(theirs.message().find("job \"mine\", not of \"yours\""), std::string::npos)
+      << theirs.message();
+  EXPECT_EQ(*HighestGeneration(memory), Generation(1));
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include <fstream>
 
 #include "checkpoint/claim.h"
+#include "checkpoint/json.h"
 #include "storage/faulty_files.h"
+#include "storage/file_store.h"
 #include "storage/posix_files.h"
 #include "support.h"
 #include "support/temp_dir.h"
@@ -352,7 +354,8 @@ TEST_F(EngineTest, AFlippedByteIsPassedOverAndTheForkSaysSo) {
   ASSERT_EQ(rank.report.passed_over.size(), 1u);
   EXPECT_EQ(rank.report.passed_over[0].first, "step-00000003.g1");
   EXPECT_NE(rank.report.passed_over[0].second.find("toy."), std::string::npos);
-  const auto forks = ReadForks(files_, root());
+  FileStore store(files_, root());
+  const auto forks = ReadForks(store);
   ASSERT_TRUE(forks.ok());
   EXPECT_EQ(forks->at(1).parent, (CheckpointId{Generation(1), Step(2)}));
   EXPECT_EQ(forks->at(1).passed_over, rank.report.passed_over);
@@ -365,6 +368,25 @@ TEST_F(EngineTest, AFlippedByteIsPassedOverAndTheForkSaysSo) {
   ASSERT_TRUE(next.opened.ok());
   EXPECT_EQ(next.report.checkpoint, "step-00000002.g1");
   EXPECT_TRUE(next.report.passed_over.empty());
+}
+
+// What a newer program wrote is as good as the day it was written, only not for this one.
+TEST_F(EngineTest, ANewerFormatIsRefusedNotPassedOver) {
+  RunAlone(3, ToyOptions(root()));
+  const std::string path = root() + "/step-00000003.g1/manifest.json";
+  std::string text = *ReadWholeFile(files_, path, 1 << 20);
+  const std::string version = "\"format_version\": 1";
+  text = text.substr(0, text.find("\"digest\""))
+             .replace(text.find(version), version.size(), "\"format_version\": 9");
+  std::ofstream(path, std::ios::trunc) << SealJson(text);
+  Board board;
+  ToyRank rank(board, 0, 1, Claim(), files_, ToyOptions(root()));
+  EXPECT_EQ(rank.opened.code(), Code::kUnimplemented) << rank.opened.ToString();
+  EXPECT_NE(rank.opened.message().find("step-00000003.g1/manifest.json: has format version 9"),
+            std::string::npos)
+      << rank.opened.message();
+  FileStore store(files_, root());
+  EXPECT_EQ(ReadForks(store)->size(), 1u) << "no generation goes on from an older one";
 }
 
 TEST_F(EngineTest, ASwappedShardIsPassedOver) {

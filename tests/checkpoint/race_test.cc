@@ -22,6 +22,7 @@
 #include "checkpoint/claim.h"
 #include "checkpoint/inspect.h"
 #include "generation.h"
+#include "storage/file_store.h"
 #include "storage/recording_files.h"
 #include "support/turn_files.h"
 
@@ -125,7 +126,8 @@ struct RaceRun {
 };
 
 std::string GoOn(Files& files, const Told (&told)[2], const Scenario& scenario) {
-  const Result<std::vector<Fork>> forks = ReadForks(files, kRoot);
+  FileStore store(files, kRoot);
+  const Result<std::vector<Fork>> forks = ReadForks(store);
   if (!forks.ok()) return forks.status().ToString();
   std::set<Generation> numbers;
   for (const Told& one : told) {

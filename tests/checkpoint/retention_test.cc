@@ -14,6 +14,7 @@
 #include "checkpoint/deleter.h"
 #include "checkpoint/names.h"
 #include "checkpoint/pins.h"
+#include "storage/file_store.h"
 #include "storage/posix_files.h"
 #include "support.h"
 #include "support/temp_dir.h"
@@ -206,12 +207,13 @@ class DeleterTest : public testing::Test {
     return names;
   }
   Status PinIt(const CheckpointId& id) {
-    return PinCheckpoint(files_, root_, id, "a test", RealClock().WallNow());
+    return PinCheckpoint(store_, id, "a test", RealClock().WallNow());
   }
 
   TempDir dir_;
   PosixFiles files_;
   const std::string root_ = dir_ / "checkpoints";
+  FileStore store_{files_, root_};
 };
 
 TEST_F(DeleterTest, APinOutlivesRestartsAndIsLifted) {
@@ -223,12 +225,12 @@ TEST_F(DeleterTest, APinOutlivesRestartsAndIsLifted) {
   EXPECT_EQ(Names(),
             (std::vector<std::string>{".trash-step-00000007.g3", "step-00000001.g1",
                                       "step-00000006.g2", "step-00000008.g3", "step-00000009.g3"}));
-  const auto pins = ReadPins(files_, root_);
+  const auto pins = ReadPins(store_);
   ASSERT_TRUE(pins.ok());
   ASSERT_EQ(pins->size(), 1u);
   EXPECT_EQ(pins->begin()->second.reason, "a test");
-  EXPECT_TRUE(UnpinCheckpoint(files_, root_, At(1, 1)).ok());
-  EXPECT_EQ(UnpinCheckpoint(files_, root_, At(1, 1)).code(), Code::kNotFound);
+  EXPECT_TRUE(UnpinCheckpoint(store_, At(1, 1)).ok());
+  EXPECT_EQ(UnpinCheckpoint(store_, At(1, 1)).code(), Code::kNotFound);
   RunTo(11);
   EXPECT_EQ(Names(),
             (std::vector<std::string>{"step-00000009.g3", "step-00000010.g4", "step-00000011.g4"}));
@@ -241,14 +243,14 @@ TEST_F(DeleterTest, APinWhoseContentHasDecayedStillHolds) {
   std::ofstream(root_ + "/pins/step-1.g1.pin") << "not one of ours";
   RunTo(6);
   EXPECT_TRUE(std::filesystem::exists(root_ + "/step-00000001.g1/manifest.json"));
-  EXPECT_EQ(ReadPins(files_, root_)->size(), 1u);
+  EXPECT_EQ(ReadPins(store_)->size(), 1u);
 }
 
 TEST_F(DeleterTest, OnlyWhatIsThereCanBePinned) {
   RunTo(3);
   EXPECT_EQ(PinIt(At(1, 77)).code(), Code::kNotFound);
   EXPECT_EQ(PinIt(At(1, 1)).code(), Code::kNotFound) << "retired";
-  EXPECT_TRUE(ReadPins(files_, root_)->empty());
+  EXPECT_TRUE(ReadPins(store_)->empty());
 }
 
 // Retired in the moment between the pin and the look that follows it: what the crash of a deleter
@@ -273,7 +275,7 @@ TEST_F(DeleterTest, AFencedClaimDeletesNothing) {
   RunTo(3);
   ASSERT_TRUE(CheckpointEngine::ClaimNext(files_, root_, "toy", Generation(1), RealClock()).ok());
   const auto before = Names();
-  const DeleterOptions options{root_, ReadRootFile(files_, root_)->root_id, Generation(1), {1, 0}};
+  const DeleterOptions options{root_, ReadRootFile(store_)->root_id, Generation(1), {1, 0}};
   const Lineage lineage = {{Generation(1), std::nullopt}};
   EXPECT_EQ(RunRetention(files_, options, lineage).status().code(), Code::kFenced);
   EXPECT_EQ(Names(), before);

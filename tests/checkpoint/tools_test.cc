@@ -15,6 +15,7 @@
 #include "checkpoint/pins.h"
 #include "checkpoint/prune.h"
 #include "checkpoint/safetensors.h"
+#include "storage/file_store.h"
 #include "support/temp_dir.h"
 #include "toy_root.h"
 
@@ -64,6 +65,7 @@ class ToolsTest : public testing::Test {
   TempDir dir_;
   PosixFiles files_;
   const std::string root_ = dir_ / "checkpoints";
+  FileStore store_{files_, root_};
   const WallTime now_ = RealClock().WallNow();
 };
 
@@ -274,7 +276,7 @@ TEST_F(ToolsTest, PruneWaitsForTheOneAtWork) {
   EXPECT_EQ(busy.code(), Code::kFailedPrecondition);
   EXPECT_THAT(busy.message(), HasSubstr("generation 2 is at work (process"));
   EXPECT_EQ(Committed().size(), 5u);
-  EXPECT_EQ(*HighestGeneration(files_, root_), Generation(2));
+  EXPECT_EQ(*HighestGeneration(store_), Generation(2));
   // Looking is always allowed.
   options.dry_run = true;
   const auto looked = PruneCheckpoints(files_, root_, options, now_);
@@ -285,12 +287,12 @@ TEST_F(ToolsTest, PruneWaitsForTheOneAtWork) {
   options.dry_run = false;
   options.fence = true;
   ASSERT_TRUE(PruneCheckpoints(files_, root_, options, now_).ok());
-  EXPECT_EQ(CheckNotFenced(files_, root_, Generation(2)).code(), Code::kFenced);
+  EXPECT_EQ(CheckNotFenced(store_, Generation(2)).code(), Code::kFenced);
 }
 
 TEST_F(ToolsTest, PruneKeepsWhatIsPinnedAndWhatTheLineageNeeds) {
   WriteDeadClaim(files_, root_, Generation(3));
-  ASSERT_TRUE(PinCheckpoint(files_, root_, {Generation(1), Step(1)}, "the paper", now_).ok());
+  ASSERT_TRUE(PinCheckpoint(store_, {Generation(1), Step(1)}, "the paper", now_).ok());
   std::filesystem::create_directory(PathOf(".tmp-step-00000006.g2-0badcafe"));
   std::filesystem::create_directory(PathOf("step-of-mine"));
   PruneOptions options;
@@ -302,7 +304,7 @@ TEST_F(ToolsTest, PruneKeepsWhatIsPinnedAndWhatTheLineageNeeds) {
   EXPECT_THAT(report->deleted, testing::UnorderedElementsAre(".trash-step-00000002.g1",
                                                              ".trash-step-00000006.g2-0badcafe"));
   // The number is used up; the next generation goes on from what is left.
-  EXPECT_EQ(*HighestGeneration(files_, root_), Generation(4));
+  EXPECT_EQ(*HighestGeneration(store_), Generation(4));
   Board board;
   const auto next = CheckpointEngine::ClaimNext(files_, root_, "toy", Generation(1), RealClock());
   ASSERT_EQ(*next, Generation(5));
@@ -315,7 +317,7 @@ TEST_F(ToolsTest, PruneCannotLookAtAnotherMachine) {
   const std::string text = SealJson(
       "{\n\"generation\": 3,\n\"claimant\": \"00\",\n\"host\": \"far-away.invalid\",\n"
       "\"pid\": 2000000000,\n\"created\": \"2026-01-01T00:00:00Z\",\n");
-  ASSERT_TRUE(PublishExclusive(files_, root_ + "/lineage", "g3.claim", text).ok());
+  ASSERT_TRUE(store_.Create("lineage/g3.claim", text).ok());
   const Status status = PruneCheckpoints(files_, root_, PruneOptions(), now_).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("may be at work on far-away.invalid"));

@@ -13,6 +13,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/support.h"
+#include "storage/file_store.h"
 #include "storage/posix_files.h"
 
 namespace perdure {
@@ -46,7 +47,7 @@ inline void WriteDeadClaim(Files& files, const std::string& root, Generation gen
       SealJson("{\n\"generation\": " + std::to_string(generation.value()) +
                ",\n\"claimant\": \"00\",\n\"host\": " + QuoteJson(host) +
                ",\n\"pid\": 2000000000,\n\"created\": \"2026-01-01T00:00:00Z\",\n");
-  ASSERT_TRUE(PublishExclusive(files, root + "/lineage", ClaimName(generation), text).ok());
+  ASSERT_TRUE(FileStore(files, root).Create("lineage/" + ClaimName(generation), text).ok());
 }
 
 // The first byte of a rank's data, which belongs to a tensor, becomes another one. The header of so

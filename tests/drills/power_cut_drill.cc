@@ -149,7 +149,7 @@ int Save(const std::string& root, const std::string& leave_out, int steps) {
   if (leave_out == "shard-fsync") {
     files.Set({{.kind = Fault::Kind::kSwallow, .verb = "sync", .path_contains = ".safetensors"}});
   } else if (leave_out == "directory-fsync") {
-    // The hint's fsync would make the rename before it durable on file systems with one journal.
+    // What the hint syncs would make the rename before it durable on file systems with one journal.
     files.Set({{.kind = Fault::Kind::kSwallow, .verb = "syncdir"},
                {.kind = Fault::Kind::kSwallow, .verb = "sync", .path_contains = "latest"}});
   } else if (!leave_out.empty()) {
