@@ -114,7 +114,7 @@ Status FaultyFiles::Do(const std::string& verb, const std::string& path, Action 
   const Verdict verdict = Begin(verb, path);
   if (!verdict.hit) return action();
   if (verdict.fault.kind == Fault::Kind::kSwallow) {
-    return verb == "sync" || verb == "syncdir" ? Ok() : action();
+    return verb.substr(0, 4) == "sync" ? Ok() : action();
   }
   if (verdict.fault.kind == Fault::Kind::kKillAfter) static_cast<void>(action().ok());
   if (IsKill(verdict.fault.kind)) KillThisProcess();

@@ -21,8 +21,8 @@ struct Fault {
     kKillBefore,  // SIGKILL to this process before the step
     kKillMiddle,  // … after half of a Write; else like kKillBefore
     kKillAfter,   // … after the step
-    kSwallow,     // a sync or syncdir is not carried out and reports success; other steps are
-                  // carried out
+    kSwallow,     // a sync, syncdir or syncfile is not carried out and reports success; other steps
+                  // are carried out
     kHang,        // the step does not return before LetGo, and then fails with `error`
   };
   Kind kind = Kind::kError;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "base/posix.h"
@@ -425,12 +426,22 @@ void RecordingFiles::ForEachDisk(std::int64_t steps, std::size_t disks_max, std:
              (earlier->directory == operation.directory ||
               (earlier->verb == Verb::kRename && earlier->to_directory == operation.directory));
     };
+    std::set<const Operation*> durable;
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      if (!covered(pending[i])) continue;
+      durable.insert(pending[i]);
+      if (pending[i]->verb != Verb::kRename) continue;
+      for (std::size_t before = 0; before < i; ++before) {
+        const bool name = pending[before]->verb != Verb::kWrite;
+        if (name && pending[before]->node == pending[i]->node) durable.insert(pending[before]);
+      }
+    }
     std::vector<const Operation*> still;
     for (const Operation* earlier : pending) {
-      if (covered(earlier)) {
-        Apply(*earlier, Fate::kKept, certain);
-      } else {
+      if (durable.count(earlier) == 0) {
         still.push_back(earlier);
+      } else {
+        Apply(*earlier, Fate::kKept, certain);
       }
     }
     pending = std::move(still);

@@ -5,7 +5,9 @@
 //   * every write that a later Sync of its file covered; every change of a name (Create,
 //     MakeDirectory, Rename, Link, Remove) that a later SyncDirectory of its directory covered
 //   * of the other writes, any subset; each whole, its first half, or zeros of its length
-//   * of the other changes of names, any subset, in their order; a Rename is one change
+//   * of the other changes of names, any subset, in their order; a Rename is one change, and one
+//   that
+//     is durable takes earlier changes of what it moves along: nothing is in two places
 // Data and names are independent: a name may be there without the bytes, and the other way round.
 // Real file systems reorder less than this; a protocol that survives this does not rely on them.
 // Source: Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014.

@@ -19,7 +19,12 @@ namespace {
 constexpr int kWorld = 2;
 constexpr std::int64_t kStepsPerGeneration = 2;
 
-class CrashTest : public testing::TestWithParam<bool> {
+struct CrashCase {
+  bool going_on = false;
+  bool with_files = false;
+};
+
+class CrashTest : public testing::TestWithParam<CrashCase> {
  protected:
   static void SetUpTestSuite() {
     // A kill needs no real disk; memory makes a few hundred generations quick.
@@ -27,10 +32,16 @@ class CrashTest : public testing::TestWithParam<bool> {
   }
 
   CrashTest() : dir_(std::make_unique<TempDir>()), base_(*dir_ / "base") {
-    if (!GetParam()) return;
+    if (!GetParam().going_on) return;
     // An earlier generation whose checkpoints the killed one goes on from and retires.
-    const Ran ran = RunGeneration(posix_, base_, kWorld, 4);
+    const Ran ran = RunGeneration(posix_, base_, kWorld, 4, Options());
     EXPECT_TRUE(ran.status.ok()) << ran.status.ToString();
+  }
+
+  static GenerationOptions Options() {
+    GenerationOptions options;
+    options.with_files = GetParam().with_files;
+    return options;
   }
 
   // Runs a generation in a child with the fault; false: it came to its end undisturbed.
@@ -41,12 +52,12 @@ class CrashTest : public testing::TestWithParam<bool> {
     if (child == 0) {
       FaultyFiles faulty(posix_);
       faulty.Set({fault});
-      GenerationEvents events;
-      events.on_committed = [&](const CheckpointCommit& commit) {
+      GenerationOptions options = Options();
+      options.on_committed = [&](const CheckpointCommit& commit) {
         const char step = static_cast<char>(commit.step.value());
         EXPECT_EQ(::write(ends[1], &step, 1), 1);
       };
-      const Ran ran = RunGeneration(faulty, root, kWorld, kStepsPerGeneration, events);
+      const Ran ran = RunGeneration(faulty, root, kWorld, kStepsPerGeneration, options);
       ::_exit(ran.status.ok() ? 0 : 1);
     }
     ::close(ends[1]);
@@ -64,17 +75,19 @@ class CrashTest : public testing::TestWithParam<bool> {
   }
 
   void KillAtEachStep(const Fault::Kind kind, const std::string& verb) {
-    const std::int64_t oldest = GetParam() ? 3 : -1;
+    const std::int64_t oldest = GetParam().going_on ? 3 : -1;
     std::int64_t n = 1;
     for (;; ++n) {
       SCOPED_TRACE(testing::Message() << "killed at step " << n << " " << verb);
       const std::string root = *dir_ / ("root" + std::to_string(n));
-      if (GetParam()) std::filesystem::copy(base_, root, std::filesystem::copy_options::recursive);
+      if (GetParam().going_on) {
+        std::filesystem::copy(base_, root, std::filesystem::copy_options::recursive);
+      }
       std::int64_t reported = oldest;
       const Fault fault{.kind = kind, .first_step = n, .verb = verb};
       if (!RunAndKill(root, fault, &reported)) break;
 
-      const Ran next = RunGeneration(posix_, root, kWorld, kStepsPerGeneration);
+      const Ran next = RunGeneration(posix_, root, kWorld, kStepsPerGeneration, Options());
       ASSERT_TRUE(next.status.ok()) << next.status.ToString();
       EXPECT_TRUE(next.state_right) << "restored " << next.report.checkpoint;
       const std::int64_t restored = next.report.next_step - 1;
@@ -101,7 +114,7 @@ class CrashTest : public testing::TestWithParam<bool> {
       EXPECT_TRUE(verified.problems.empty()) << verified.problems[0];
       good += summary.on_lineage ? 1 : 0;
     }
-    EXPECT_GE(good, GetParam() ? 2 : 1);  // CKPT-5
+    EXPECT_GE(good, GetParam().going_on ? 2 : 1);  // CKPT-5
   }
 
   PosixFiles posix_;
@@ -117,11 +130,15 @@ TEST_P(CrashTest, KilledInTheMiddleOfEachWrite) {
   KillAtEachStep(Fault::Kind::kKillMiddle, "write");
 }
 
-std::string NameOf(const testing::TestParamInfo<bool>& which) {
-  return which.param ? "GoingOn" : "FromNothing";
+std::string NameOf(const testing::TestParamInfo<CrashCase>& which) {
+  return std::string(which.param.going_on ? "GoingOn" : "FromNothing") +
+         (which.param.with_files ? "WithFiles" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CrashTest, testing::Bool(), &NameOf);
+INSTANTIATE_TEST_SUITE_P(All, CrashTest,
+                         testing::Values(CrashCase{false, false}, CrashCase{true, false},
+                                         CrashCase{true, true}),
+                         &NameOf);
 
 }  // namespace
 }  // namespace perdure

@@ -18,6 +18,7 @@
 #include "checkpoint/inspect.h"
 #include "generation.h"
 #include "storage/faulty_files.h"
+#include "storage/file_store.h"
 #include "storage/recording_files.h"
 
 namespace perdure {
@@ -51,27 +52,31 @@ struct Promise {
 
 class Recording {
  public:
-  explicit Recording(MemoryDisk disk) : files_(std::move(disk)), faulty_(files_) {}
+  Recording(MemoryDisk disk, bool with_files)
+      : files_(std::move(disk)), faulty_(files_), with_files_(with_files) {}
 
   RecordingFiles& files() { return files_; }
+  bool with_files() const { return with_files_; }
   const std::vector<Promise>& promises() const { return promises_; }
 
   Ran Run(int world, std::int64_t steps, std::vector<Fault> faults = {}) {
     faulty_.Set(std::move(faults));
-    GenerationEvents events;
-    events.on_claimed = [&](Generation generation) {
+    GenerationOptions options;
+    options.with_files = with_files_;
+    options.on_claimed = [&](Generation generation) {
       promises_.push_back({files_.steps(), generation, -1});
     };
-    events.on_committed = [&](const CheckpointCommit& commit) {
+    options.on_committed = [&](const CheckpointCommit& commit) {
       promises_.push_back({files_.steps(), Generation(0), commit.step.value()});
     };
-    return RunGeneration(faulty_, kRoot, world, steps, events);
+    return RunGeneration(faulty_, kRoot, world, steps, options);
   }
   std::vector<std::string> history() const { return faulty_.history(); }
 
  private:
   RecordingFiles files_;
   FaultyFiles faulty_;
+  const bool with_files_;
   std::vector<Promise> promises_;
 };
 
@@ -80,13 +85,15 @@ struct Expected {
   std::int64_t at_least = -1;
   std::int64_t at_most = -1;
   int world = 1;
+  bool with_files = false;
 };
 
 // Everything that has a name of a checkpoint, or a manifest that is whole, is whole (CKPT-2).
 std::string CheckWhole(Files& files) {
   const auto names = ListCheckpoints(files, kRoot);
   if (!names.ok()) return names.status().code() == Code::kNotFound ? "" : names.status().message();
-  const auto root = ReadRootFile(files, kRoot);
+  FileStore store(files, kRoot);
+  const auto root = ReadRootFile(store);
   for (const CheckpointName& name : *names) {
     if (name.kind == NameKind::kTrash || name.kind == NameKind::kTrashedAttempt) continue;
     if (!root.ok()) return "a checkpoint without the root's file: " + root.status().message();
@@ -104,10 +111,13 @@ std::string Judge(const MemoryDisk& disk, const Expected& expected) {
   RecordingFiles files(disk);
   std::string problem = CheckWhole(files);
   if (!problem.empty()) return problem;
-  const auto highest = HighestGeneration(files, kRoot);
+  FileStore store(files, kRoot);
+  const auto highest = HighestGeneration(store);
   if (!highest.ok()) return highest.status().message();
   if (*highest < expected.claimed) return "a generation's number would be given twice";
-  const Ran next = RunGeneration(files, kRoot, expected.world, 1);
+  GenerationOptions options;
+  options.with_files = expected.with_files;
+  const Ran next = RunGeneration(files, kRoot, expected.world, 1, options);
   if (!next.status.ok()) return next.status.ToString();
   if (!next.state_right) return "the state is not that of " + next.report.checkpoint;
   const std::int64_t restored = next.report.next_step - 1;
@@ -129,7 +139,7 @@ Search CutEverywhere(Recording& recording, std::int64_t oldest, std::int64_t new
   std::set<std::string> seen;
   const std::vector<std::string> steps = recording.files().history();
   for (std::size_t n = 0; n <= steps.size() && search.problem.empty(); ++n) {
-    Expected expected{Generation(0), oldest, newest, world};
+    Expected expected{Generation(0), oldest, newest, world, recording.with_files()};
     for (const Promise& promise : recording.promises()) {
       if (promise.after > static_cast<std::int64_t>(n)) continue;
       expected.at_least = std::max(expected.at_least, promise.step);
@@ -152,30 +162,39 @@ Search CutEverywhere(Recording& recording, std::int64_t oldest, std::int64_t new
   return search;
 }
 
+struct PowerCutCase {
+  bool going_on = false;
+  bool with_files = false;  // the ranks also write files of their own format
+};
+
 // Nothing, or a root with checkpoints of a generation that ended well.
-MemoryDisk StartingDisk(bool going_on, int world) {
-  if (!going_on) return {};
+MemoryDisk StartingDisk(const PowerCutCase& which, int world) {
+  if (!which.going_on) return {};
   RecordingFiles files;
-  const Ran ran = RunGeneration(files, kRoot, world, 4);
+  GenerationOptions options;
+  options.with_files = which.with_files;
+  const Ran ran = RunGeneration(files, kRoot, world, 4, options);
   EXPECT_TRUE(ran.status.ok()) << ran.status.ToString();
   return files.Current();
 }
 
-class PowerCutTest : public testing::TestWithParam<bool> {
+class PowerCutTest : public testing::TestWithParam<PowerCutCase> {
  protected:
   static constexpr std::int64_t kSaves = 2;
   // Thousands of generations run; each would say what it restored.
   static void SetUpTestSuite() { Log().set_level(spdlog::level::off); }
-  std::int64_t oldest() const { return GetParam() ? 3 : -1; }
+  std::int64_t oldest() const { return GetParam().going_on ? 3 : -1; }
 };
 
 TEST_P(PowerCutTest, OldOrNewNeverBetween) {
   constexpr int kWorld = 2;
-  Recording recording(StartingDisk(GetParam(), kWorld));
+  Recording recording(StartingDisk(GetParam(), kWorld), GetParam().with_files);
   const Ran ran = recording.Run(kWorld, kSaves);
   ASSERT_TRUE(ran.status.ok()) << ran.status.ToString();
   ASSERT_EQ(recording.promises().size(), 1u + kSaves);
-  const auto disks = static_cast<std::size_t>(EnvOr("PERDURE_TEST_DISKS_PER_STEP", 256));
+  // Programs' own files double the steps and square the disks.
+  const auto disks = static_cast<std::size_t>(
+      EnvOr("PERDURE_TEST_DISKS_PER_STEP", GetParam().with_files ? 64 : 256));
   const Search search = CutEverywhere(recording, oldest(), oldest() + kSaves, kWorld, disks);
   EXPECT_EQ(search.problem, "");
   EXPECT_GT(search.disks, 60);
@@ -186,10 +205,10 @@ TEST_P(PowerCutTest, OldOrNewNeverBetween) {
 
 // The generation that goes on from a cut is cut itself.
 TEST_P(PowerCutTest, ACutWhileRecoveringFromACut) {
-  Recording first(StartingDisk(GetParam(), 1));
+  Recording first(StartingDisk(GetParam(), 1), GetParam().with_files);
   ASSERT_TRUE(first.Run(1, kSaves).status.ok());
   std::mt19937_64 random(Seed());
-  const std::int64_t rounds = EnvOr("PERDURE_TEST_SECOND_CUTS", 8);
+  const std::int64_t rounds = EnvOr("PERDURE_TEST_SECOND_CUTS", GetParam().with_files ? 3 : 8);
   for (std::int64_t round = 0; round < rounds; ++round) {
     const auto cut =
         static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(first.files().steps() + 1));
@@ -197,7 +216,7 @@ TEST_P(PowerCutTest, ACutWhileRecoveringFromACut) {
     first.files().ForEachDisk(cut, 64, random(), [&](const MemoryDisk& disk, const std::string&) {
       disks.push_back(disk);
     });
-    Recording second(disks[random() % disks.size()]);
+    Recording second(disks[random() % disks.size()], GetParam().with_files);
     const Ran ran = second.Run(1, 1);
     ASSERT_TRUE(ran.status.ok()) << "cut after step " << cut << ": " << ran.status.ToString();
     const std::int64_t restored = ran.report.next_step - 1;
@@ -223,17 +242,19 @@ bool CoveredByAnother(const std::string& before, const std::string& step) {
 TEST_P(PowerCutTest, EverySyncThatIsLeftOutIsFoundOut) {
   const MemoryDisk start = StartingDisk(GetParam(), 1);
   // The same run every time: one rank makes its steps in one order.
-  Recording clean(start);
+  Recording clean(start, GetParam().with_files);
   ASSERT_TRUE(clean.Run(1, kSaves).status.ok());
   int found = 0;
-  for (const std::string verb : {"sync", "syncdir"}) {
+  for (const std::string verb : {"sync", "syncdir", "syncfile"}) {
     std::int64_t n = 0;
     std::string before;
     for (const std::string& step : clean.history()) {
       const std::string previous = std::exchange(before, step);
       if (step.substr(0, step.find(' ')) != verb) continue;
       ++n;
-      Recording recording(start);
+      // The others are the same with and without files.
+      if (GetParam().with_files && step.find("/parts") == std::string::npos) continue;
+      Recording recording(start, GetParam().with_files);
       const Fault swallow{
           .kind = Fault::Kind::kSwallow, .first_step = n, .last_step = n, .verb = verb};
       ASSERT_TRUE(recording.Run(1, kSaves, {swallow}).status.ok());
@@ -243,14 +264,18 @@ TEST_P(PowerCutTest, EverySyncThatIsLeftOutIsFoundOut) {
           << "without \"" << step << "\" after \"" << previous << "\" nothing was lost";
     }
   }
-  EXPECT_GE(found, 12);
+  EXPECT_GE(found, GetParam().with_files ? 8 : 12);
 }
 
-std::string NameOf(const testing::TestParamInfo<bool>& which) {
-  return which.param ? "GoingOn" : "FromNothing";
+std::string NameOf(const testing::TestParamInfo<PowerCutCase>& which) {
+  return std::string(which.param.going_on ? "GoingOn" : "FromNothing") +
+         (which.param.with_files ? "WithFiles" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PowerCutTest, testing::Bool(), &NameOf);
+INSTANTIATE_TEST_SUITE_P(All, PowerCutTest,
+                         testing::Values(PowerCutCase{false, false}, PowerCutCase{true, false},
+                                         PowerCutCase{true, true}),
+                         &NameOf);
 
 }  // namespace
 }  // namespace perdure

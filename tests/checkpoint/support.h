@@ -225,7 +225,8 @@ struct ToyRank {
   RestoreReport report;
 
   ToyRank(Board& board, int rank, int world, Generation generation, Files& files,
-          CheckpointOptions options, CheckpointEvents events = {})
+          CheckpointOptions options, CheckpointEvents events = {},
+          const std::function<void(CheckpointEngine&)>& add_more = {})
       : group(std::make_unique<MemoryGroup>(board, Rank(rank), world, generation)),
         state(std::make_unique<ToyState>(rank, world)) {
     Result<std::unique_ptr<CheckpointEngine>> made = CheckpointEngine::Open(
@@ -234,6 +235,7 @@ struct ToyRank {
     if (!opened.ok()) return;
     engine = std::move(made).value();
     engine->Add("toy", *state);
+    if (add_more) add_more(*engine);
     Result<RestoreReport> restored = engine->Restore();
     opened = restored.status();
     if (opened.ok()) report = *restored;
