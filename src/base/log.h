@@ -14,4 +14,8 @@ spdlog::logger& Log();
 // Who speaks: "rank 3 g2", "agent b", "supervisor". Shown in each line from then on.
 void SetLogName(const std::string& name);
 
+// For tools that print their results themselves: from now on only what is wrong is logged, unless
+// PERDURE_LOG_LEVEL says otherwise.
+void QuietLog();
+
 }  // namespace perdure
