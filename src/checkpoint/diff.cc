@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "checkpoint/inspect.h"
@@ -120,6 +121,39 @@ std::string InManifests(const Manifest& a, const Manifest& b, const std::string&
   return what;
 }
 
+// Files of a program's own format are compared by their hashes; what is in them is its business.
+void CompareFiles(const Manifest& a, const Manifest& b, DiffReport& report) {
+  const auto by_path = [](const Manifest& manifest) {
+    std::map<std::string, const ForeignFile*> files;
+    for (const auto& [part, of_part] : manifest.foreign) {
+      for (const ForeignFile& file : of_part) {
+        files[fmt::format("{}/{}/{}", kForeignDirectory, part, file.name)] = &file;
+      }
+    }
+    return files;
+  };
+  const auto in_a = by_path(a);
+  const auto in_b = by_path(b);
+  const auto differ = [&](const std::string& path, std::string what) {
+    report.differences.push_back({path, "file", std::move(what), 0, 0});
+  };
+  for (const auto& [path, file] : in_a) {
+    const auto found = in_b.find(path);
+    if (found == in_b.end()) {
+      differ(path, "only in A");
+    } else if (file->bytes != found->second->bytes) {
+      differ(path, fmt::format("{} bytes in A, {} in B", file->bytes, found->second->bytes));
+    } else if (file->digest != found->second->digest) {
+      differ(path, "bytes");
+    } else {
+      ++report.same;
+    }
+  }
+  for (const auto& [path, file] : in_b) {
+    if (in_a.count(path) == 0) differ(path, "only in B");
+  }
+}
+
 }  // namespace
 
 std::int64_t CountDifferent(int bits, std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -165,7 +199,8 @@ Result<DiffReport> DiffCheckpoints(Files& files, const CheckpointPlace& a, const
   std::int64_t done = 0;
   const std::int64_t total = x.TotalBytes();
   for (const auto& [name, blob] : names) {
-    TensorDifference difference{name, blob, InManifests(x, y, name, blob), 0, 0};
+    ContentDifference difference{name, blob ? "blob" : "tensor", InManifests(x, y, name, blob), 0,
+                                 0};
     if (!difference.what.empty()) {
       report.differences.push_back(std::move(difference));
       continue;
@@ -185,6 +220,7 @@ Result<DiffReport> DiffCheckpoints(Files& files, const CheckpointPlace& a, const
     difference.what = "values";
     report.differences.push_back(std::move(difference));
   }
+  CompareFiles(x, y, report);
   report.bytes_read = differ.bytes_read();
   return report;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/contents.h"
@@ -13,19 +14,20 @@
 
 namespace perdure {
 
-struct TensorDifference {
+struct ContentDifference {
   std::string name;
-  bool blob = false;
-  // "only in A", "only in B", "dtype F32 in A, BF16 in B", "shape [2] in A, [3] in B", "values"
+  std::string_view kind;  // "tensor", "blob", or "file": one of the program's own, "parts/<part>/…"
+  // "only in A", "only in B", "dtype F32 in A, BF16 in B", "shape [2] in A, [3] in B", "values",
+  // "bytes" (of a file)
   std::string what;
   std::int64_t different = 0;  // elements ("values" only); bytes of a blob
   std::int64_t elements = 0;
 };
 
 struct DiffReport {
-  std::vector<TensorDifference> differences;  // in the order of names
-  std::int64_t same = 0;                      // tensors and blobs that are equal in every bit
-  std::int64_t bytes_read = 0;                // of data; headers come on top
+  std::vector<ContentDifference> differences;  // in the order of names
+  std::int64_t same = 0;        // tensors, blobs and files that are equal in every bit
+  std::int64_t bytes_read = 0;  // of data; headers come on top
 };
 
 struct CheckpointPlace {

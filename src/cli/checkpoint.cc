@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/posix.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/diff.h"
@@ -118,6 +119,13 @@ int Show(const CheckpointVerbOptions& options) {
   }
   fmt::print("  blobs       {}\n", manifest.blobs.size());
   for (const auto& [blob, bytes] : manifest.blobs) fmt::print("    {:<60} {} bytes\n", blob, bytes);
+  if (manifest.foreign.empty()) return 0;
+  fmt::print("  parts       {}, with files of their own\n", manifest.foreign.size());
+  for (const auto& [part, files_of_part] : manifest.foreign) {
+    for (const ForeignFile& file : files_of_part) {
+      fmt::print("    {:<60} {} bytes\n", part + "/" + file.name, file.bytes);
+    }
+  }
   return 0;
 }
 
@@ -263,9 +271,9 @@ int Diff(const CheckpointVerbOptions& options) {
   if (!report.ok()) return Complain(report.status());
   if (options.json) {
     Json differences = Json::array();
-    for (const TensorDifference& difference : report->differences) {
+    for (const ContentDifference& difference : report->differences) {
       differences.push_back({{"name", difference.name},
-                             {"kind", difference.blob ? "blob" : "tensor"},
+                             {"kind", difference.kind},
                              {"what", difference.what},
                              {"different", difference.different},
                              {"elements", difference.elements}});
@@ -277,11 +285,11 @@ int Diff(const CheckpointVerbOptions& options) {
                       {"bytes_read", report->bytes_read}};
     fmt::print("{}\n", out.dump(2));
   } else {
-    for (const TensorDifference& difference : report->differences) {
-      fmt::print("{:<6} {:<60} {}\n", difference.blob ? "blob" : "tensor", difference.name,
+    for (const ContentDifference& difference : report->differences) {
+      fmt::print("{:<6} {:<60} {}\n", difference.kind, difference.name,
                  difference.what == "values"
                      ? fmt::format("{} of {} {} differ", difference.different, difference.elements,
-                                   difference.blob ? "bytes" : "elements")
+                                   difference.kind == "blob" ? "bytes" : "elements")
                      : difference.what);
     }
     fmt::print("A {}, B {}: {} the same, {} different\n", FormatName(*a), FormatName(*b),
@@ -299,7 +307,10 @@ CLI::App* AddCheckpointVerb(CLI::App& parent, const std::shared_ptr<CheckpointVe
   verb->add_option("-d,--directory", options->directory, "the checkpoint directory")
       ->capture_default_str();
   verb->add_flag("--json", options->json, "print facts as JSON");
-  verb->callback([options, &exit_code, run] { exit_code = run(*options); });
+  verb->callback([options, &exit_code, run] {
+    QuietLog();
+    exit_code = run(*options);
+  });
   return verb;
 }
 

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "base/log.h"
+#include "checkpoint/diff.h"
 #include "checkpoint/drill.h"
 #include "checkpoint/export.h"
 #include "checkpoint/inspect.h"
+#include "checkpoint/safetensors.h"
 #include "storage/recording_files.h"
 #include "support.h"
 
@@ -22,8 +26,9 @@ struct Tied final : Stateful {
   explicit Tied(bool is_tied) : tied(is_tied), embedding(24), head(24) {}
 
   void Set(float first) {
-    std::iota(embedding.begin(), embedding.end(), first);
-    std::iota(head.begin(), head.end(), first);
+    std::iota(embedding.begin(), embedding.end(), always.value_or(first));
+    std::iota(head.begin(), head.end(), always.value_or(first));
+    if (head_7.has_value()) head[7] = *head_7;
   }
   TensorEntry Entry(const std::string& name, std::vector<float>& values) const {
     TensorEntry entry;
@@ -49,6 +54,8 @@ struct Tied final : Stateful {
   Holders holders = Holders::kReplicated;
   bool with_head = true;
   bool with_transposed = false;
+  std::optional<float> always;  // whatever the step
+  std::optional<float> head_7;  // where `head` is no copy
   std::vector<float> embedding;
   std::vector<float> head;
 };
@@ -149,6 +156,46 @@ TEST_F(AliasTest, ToolsKnowBothNames) {
   const auto exported = ExportCheckpoint(files_, "/root", name, {}, "/root/out.safetensors");
   ASSERT_TRUE(exported.ok()) << exported.status().ToString();
   EXPECT_EQ(exported->tensors, 2);
+  // The format has no second names: both are there, with the same values.
+  const std::string text = *ReadWholeFile(files_, exported->path, 1 << 20);
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, text.data(), 8);
+  const auto header = ParseSafetensorsHeader(std::string_view(text).substr(8, header_bytes),
+                                             static_cast<std::int64_t>(text.size()), "out");
+  ASSERT_TRUE(header.ok()) << header.status().ToString();
+  ASSERT_EQ(header->entries.size(), 2u);
+  for (const SafetensorsEntry& entry : header->entries) {
+    std::vector<float> values(24);
+    std::memcpy(values.data(), text.data() + header->data_start + entry.begin, 24 * sizeof(float));
+    EXPECT_EQ(values, a.embedding) << entry.name;
+  }
+}
+
+// What is tied in one and not in the other is compared by its values.
+TEST_F(AliasTest, DiffSeesValuesNotTies) {
+  Tied a(true);
+  ASSERT_TRUE(Run({&a}, 5).ok());
+  const CheckpointName tied = *FindCheckpoint(files_, "/root", "");
+  Tied b(false);
+  b.always = 5;
+  ASSERT_TRUE(Run({&b}, 6).ok());
+  const CheckpointName untied = *FindCheckpoint(files_, "/root", "");
+  EXPECT_TRUE(Newest().aliases.empty());
+  const auto same = DiffCheckpoints(files_, {"/root", tied}, {"/root", untied});
+  ASSERT_TRUE(same.ok()) << same.status().ToString();
+  EXPECT_EQ(same->same, 2);
+  EXPECT_TRUE(same->differences.empty());
+
+  b.head_7 = -1;
+  ASSERT_TRUE(Run({&b}, 7).ok());
+  const auto other =
+      DiffCheckpoints(files_, {"/root", untied}, {"/root", *FindCheckpoint(files_, "/root", "")});
+  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  EXPECT_EQ(other->same, 1);
+  ASSERT_EQ(other->differences.size(), 1u);
+  EXPECT_EQ(other->differences[0].name, "model.head");
+  EXPECT_EQ(other->differences[0].different, 1);
+  EXPECT_EQ(other->differences[0].elements, 24);
 }
 
 TEST_F(AliasTest, ATiedProgramIsNotGivenTwoDifferentTensors) {

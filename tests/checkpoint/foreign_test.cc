@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "checkpoint/deleter.h"
+#include "checkpoint/diff.h"
 #include "checkpoint/drill.h"
 #include "checkpoint/inspect.h"
 #include "storage/faulty_files.h"
@@ -125,6 +126,24 @@ TEST_F(ForeignTest, ComesBackToTheRankThatWroteIt) {
   ASSERT_TRUE(restored.status.ok()) << restored.status.ToString();
   EXPECT_EQ(restored.read, (std::vector<std::string>{"0 five", "1 five", "2 five"}));
   EXPECT_GT(restored.report.bytes, 5 << 20);
+}
+
+TEST_F(ForeignTest, DiffComparesTheFilesToo) {
+  ASSERT_TRUE(Run(files_, 2, 5, "five").status.ok());
+  ASSERT_TRUE(Run(files_, 2, 6, "six").status.ok());
+  ASSERT_TRUE(Run(files_, 2, 7, "ten").status.ok());
+  const auto diff = [&](const char* a, const char* b) {
+    const auto name = [&](const char* which) { return *FindCheckpoint(files_, root(), which); };
+    return DiffCheckpoints(files_, {root(), name(a)}, {root(), name(b)});
+  };
+  EXPECT_TRUE(diff("6", "6")->differences.empty());
+  const auto sizes = diff("5", "6");
+  ASSERT_TRUE(sizes.ok()) << sizes.status().ToString();
+  ASSERT_EQ(sizes->differences.size(), 2u);
+  EXPECT_EQ(sizes->differences[0].kind, "file");
+  EXPECT_EQ(sizes->differences[0].name, "parts/index/rank-00000-of-00002/state.bin");
+  EXPECT_EQ(sizes->differences[0].what, "6 bytes in A, 5 in B");
+  EXPECT_EQ(diff("6", "7")->differences.at(1).what, "bytes");
 }
 
 TEST_F(ForeignTest, AnotherWorldFollowsTheRule) {

@@ -106,8 +106,8 @@ TEST_F(ToolsTest, DiffCountsWhatDiffers) {
                                     });
   ASSERT_TRUE(diff.ok()) << diff.status().ToString();
   EXPECT_GT(last, 0);
-  std::map<std::string, TensorDifference> by_name;
-  for (const TensorDifference& difference : diff->differences) {
+  std::map<std::string, ContentDifference> by_name;
+  for (const ContentDifference& difference : diff->differences) {
     by_name[difference.name] = difference;
   }
   EXPECT_EQ(by_name.at("toy.weight").different, 30);
@@ -115,7 +115,7 @@ TEST_F(ToolsTest, DiffCountsWhatDiffers) {
   EXPECT_EQ(by_name.at("toy.shard").different, 21);
   EXPECT_EQ(by_name.at("toy.scalar").different, 1);
   EXPECT_EQ(by_name.at("toy.counter").different, 1);  // "step 4", "step 5"
-  EXPECT_TRUE(by_name.at("toy.counter").blob);
+  EXPECT_EQ(by_name.at("toy.counter").kind, "blob");
   EXPECT_EQ(diff->same, 0);
   EXPECT_GT(diff->bytes_read, 0);
 }
@@ -139,7 +139,7 @@ TEST_F(ToolsTest, DiffDoesNotSeeTheLayout) {
       DiffCheckpoints(files_, Place("step-00000005.g2"), {other, *ParseName("step-00000005.g1")});
   ASSERT_TRUE(diff.ok()) << diff.status().ToString();
   std::map<std::string, std::string> by_name;
-  for (const TensorDifference& difference : diff->differences) {
+  for (const ContentDifference& difference : diff->differences) {
     by_name[difference.name] = difference.what;
     EXPECT_EQ(difference.different, difference.what == "values" ? 1 : 0) << difference.name;
   }
