@@ -36,6 +36,8 @@ Result<std::unique_ptr<IoLane>> IoLane::Open(const RingOpener& open_ring, const 
   if (memory == MAP_FAILED) {
     return ErrnoStatus(errno, fmt::format("mapping {} bytes of buffers", MemoryBytes(shape)));
   }
+  // Advice: the kernel then has a few large pages to pin for each request, not hundreds.
+  static_cast<void>(::madvise(memory, MemoryBytes(shape), MADV_HUGEPAGE));
   return std::unique_ptr<IoLane>(
       new IoLane(shape, clock, std::move(ring), static_cast<std::byte*>(memory)));
 }
