@@ -11,8 +11,7 @@ namespace {
 void TryHeader(const std::string& header, std::int64_t file_bytes) {
   const Result<ShardIndex> parsed = ParseShardHeader(header, file_bytes, "the-file");
   if (!parsed.ok()) {
-    PERDURE_CHECK(parsed.status().code() == Code::kDataLoss, "refused as damaged");
-    PERDURE_CHECK(parsed.status().message().find("the-file") != std::string::npos, "named");
+    CheckRefusal(parsed.status());
     return;
   }
   const ShardIndex& index = *parsed;

@@ -5,5 +5,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+
+#include "base/check.h"
+#include "perdure/status.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace perdure::fuzz {
+
+// What a parser of a file named "the-file" refuses is damaged, or written by a newer program.
+inline void CheckRefusal(const Status& status) {
+  const bool newer = status.code() == Code::kUnimplemented &&
+                     status.message().find("newer Perdure") != std::string::npos;
+  PERDURE_CHECK(newer || status.code() == Code::kDataLoss, "refused as damaged or as newer");
+  PERDURE_CHECK(status.message().find("the-file") != std::string::npos, "named");
+}
+
+}  // namespace perdure::fuzz
