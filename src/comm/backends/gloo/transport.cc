@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fmt/format.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -137,6 +138,16 @@ std::unique_ptr<gloo::transport::Pair>& GuardedContext::createPair(int peer) {
 
 Result<std::shared_ptr<tcp::Device>> OpenGlooDevice(const std::string& interface,
                                                     const std::string& host) {
+  const auto refused = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot listen for collectives on {} (PERDURE_COMM_IFACE, "
+                              "PERDURE_COMM_HOST): {}",
+                              interface.empty() ? host : "interface " + interface, why));
+  };
+  // Asked here, because Gloo loses memory when it finds no such interface.
+  if (!interface.empty() && if_nametoindex(interface.c_str()) == 0) {
+    return refused("this machine has no interface of that name");
+  }
   // The loop's thread must not take the program's signals.
   sigset_t all;
   sigset_t before;
@@ -156,12 +167,7 @@ Result<std::shared_ptr<tcp::Device>> OpenGlooDevice(const std::string& interface
     error = problem.what();
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (device == nullptr) {
-    return Status(Code::kInvalidArgument,
-                  fmt::format("cannot listen for collectives on {} (PERDURE_COMM_IFACE, "
-                              "PERDURE_COMM_HOST): {}",
-                              interface.empty() ? host : "interface " + interface, error));
-  }
+  if (device == nullptr) return refused(error);
   return device;
 }
 
