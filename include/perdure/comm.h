@@ -2,7 +2,10 @@
 // follows it; a failure is a value (Status with a CommFailure) that names the rank at fault.
 //
 // Threads: every member may be called from any thread. Operations of one communicator run in the
-// order in which they were submitted, which must be the same on all ranks.
+// order in which they were submitted. All ranks submit the same collectives in the same order; a
+// send meets the recv of its peer, the first the first, and other ranks have no part in it. A send
+// of more than a few KiB ends when the peer receives it, so two ranks that both send first wait for
+// one another: let the lower rank send first.
 //
 // After a failure a communicator is broken for good: each later call fails at once with the first
 // cause. The survivors may build another one in the same process.
@@ -22,7 +25,7 @@
 namespace perdure {
 
 // kAverage divides by the number of ranks after the sum; for integers it truncates toward zero.
-enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax };
+enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax, kProduct };
 
 // One operation in flight. The tensors it was given must stay in place until it is done.
 class PERDURE_API Work {
@@ -30,7 +33,8 @@ class PERDURE_API Work {
   virtual ~Work() = default;
   // Done, failed, or kDeadlineExceeded when `deadline` passes first (the operation then goes on).
   virtual Status Wait(Deadline deadline) = 0;
-  virtual bool Done() const = 0;
+  // Whether it has ended, well or not. Never blocks.
+  virtual bool Test() const = 0;
 };
 
 class CommunicatorImpl;
@@ -49,14 +53,29 @@ class PERDURE_API Communicator {
   const std::string& name() const;
 
   // `deadline` covers the operation from end to end: queued, waiting for peers, moving bytes.
-  // Tensors are packed; f32 f64 f16 bf16 i32 i64 u8 on CPU. Sums of f16 and bf16 are formed in f32
-  // and rounded once per hop. Results are bit-identical from run to run. A bad argument gives a
-  // Work that has already failed and leaves the communicator intact.
+  // Tensors are packed, on CPU. What only moves takes every dtype of whole bytes; reductions take
+  // f64 f32 f16 bf16 i64 i32 i8 u8. Sums and products of f16 and bf16 are formed in f32 and rounded
+  // once per hop. Results are bit-identical from run to run, and all_reduce gives every rank the
+  // same bits. A bad argument gives a Work that has already failed and leaves the communicator
+  // intact.
   std::shared_ptr<Work> AllReduce(const TensorView& in_place, ReduceOp op, Deadline deadline);
+  // The result is on `root`; on the other ranks the tensor's content is undefined afterwards.
+  std::shared_ptr<Work> Reduce(const TensorView& in_place, ReduceOp op, Rank root,
+                               Deadline deadline);
+  // `input` holds size() blocks like `output`; rank r gets block r, reduced over all ranks. They
+  // do not overlap, except that `output` may be this rank's own block of `input`.
+  std::shared_ptr<Work> ReduceScatter(const TensorView& input, const TensorView& output,
+                                      ReduceOp op, Deadline deadline);
   std::shared_ptr<Work> Broadcast(const TensorView& in_place, Rank root, Deadline deadline);
-  // `output` holds size() times the bytes of `input`, in rank order.
+  // `output` holds size() blocks like `input`, in rank order; `input` may be this rank's own.
   std::shared_ptr<Work> AllGather(const TensorView& input, const TensorView& output,
                                   Deadline deadline);
+  // Both hold size() equal blocks and do not overlap: block r of `input` goes to rank r, and block
+  // r of `output` comes from it.
+  std::shared_ptr<Work> AllToAll(const TensorView& input, const TensorView& output,
+                                 Deadline deadline);
+  std::shared_ptr<Work> Send(const TensorView& tensor, Rank to, Deadline deadline);
+  std::shared_ptr<Work> Recv(const TensorView& tensor, Rank from, Deadline deadline);
   std::shared_ptr<Work> Barrier(Deadline deadline);
 
   // The deadline that an operation submitted now gets by default (see the table of patience in the

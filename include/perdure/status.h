@@ -55,12 +55,13 @@ PERDURE_API std::string_view NameOf(Code code);
 // Why a collective failed. All survivors of one failure name the same suspects.
 struct CommFailure {
   enum class Class : std::uint8_t {
-    kPeerDead,    // a peer's process is gone
-    kNotJoined,   // a peer has not called the operation
-    kTimeout,     // all have joined, and it did not finish in time
-    kMismatch,    // a peer called something else
-    kAborted,     // aborted from this process
-    kLocalError,  // this process could not take part
+    kPeerDead,        // a peer's process is gone
+    kNotJoined,       // a peer has not called the operation
+    kTimeout,         // all have joined, and it did not finish in time
+    kMismatch,        // a peer called something else
+    kOrderInversion,  // ranks wait for one another in a circle
+    kAborted,         // aborted from this process
+    kLocalError,      // this process could not take part
   };
   struct Suspect {
     Rank rank;

@@ -54,6 +54,8 @@ std::string_view NameOf(CommFailure::Class failure_class) {
       return "timeout";
     case CommFailure::Class::kMismatch:
       return "mismatch";
+    case CommFailure::Class::kOrderInversion:
+      return "order_inversion";
     case CommFailure::Class::kAborted:
       return "aborted";
     case CommFailure::Class::kLocalError:

@@ -22,7 +22,7 @@ class FailedWork final : public Work {
  public:
   explicit FailedWork(Status status) : status_(std::move(status)) {}
   Status Wait(Deadline /*deadline*/) override { return status_; }
-  bool Done() const override { return true; }
+  bool Test() const override { return true; }
 
  private:
   const Status status_;
@@ -39,22 +39,53 @@ bool Packed(const TensorView& view) {
   return true;
 }
 
-Status CheckView(std::string_view what, const TensorView& view, std::int64_t bytes) {
+Status CheckView(const Call& call, std::string_view what, const TensorView& view) {
   const auto wrong = [&](const std::string& why) {
     return Status(Code::kInvalidArgument, fmt::format("{}: {}", what, why));
   };
   if (view.device != DeviceKind::kCpu) return wrong("the tensor is not in CPU memory");
-  if (!CanReduce(view.dtype)) {
+  const int bits = BitsOf(view.dtype);
+  if (Reduces(call.verb) && !CanReduce(view.dtype)) {
     return wrong(
-        fmt::format("dtype {} is not one of F32 F64 F16 BF16 I32 I64 U8", NameOf(view.dtype)));
+        fmt::format("dtype {} is not one of F64 F32 F16 BF16 I64 I32 I8 U8", NameOf(view.dtype)));
+  }
+  if (bits % 8 != 0) {
+    return wrong(
+        fmt::format("dtype {} has no whole bytes; view the memory as U8", NameOf(view.dtype)));
   }
   if (!Packed(view)) return wrong("the tensor is not packed; make it contiguous first");
+  PERDURE_ASSIGN_OR_RETURN(const std::int64_t bytes, ByteCount(view.dtype, view.shape));
   if (bytes > 0 && view.data == nullptr) return wrong("the tensor has no memory");
-  const auto width = static_cast<std::uintptr_t>(BitsOf(view.dtype) / 8);
-  if (reinterpret_cast<std::uintptr_t>(view.data) % width != 0) {
+  const auto width = static_cast<std::uintptr_t>(bits / 8);
+  if (Reduces(call.verb) && reinterpret_cast<std::uintptr_t>(view.data) % width != 0) {
     return wrong(fmt::format("the tensor's memory is not aligned to its {} bytes", width));
   }
   return Ok();
+}
+
+// The rank that a call names is there, and another one when it sends or receives.
+Status CheckRoot(const Call& call, Rank self, int size) {
+  const std::string_view name = NameOf(call.verb);
+  if (IsPointToPoint(call.verb) && Rank(call.root) == self) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{}: rank {} is this rank itself", name, call.root));
+  }
+  if (call.root >= 0 && call.root < size) return Ok();
+  return Status(Code::kInvalidArgument,
+                fmt::format("{}: {} {} is not a rank of 0..{}", name,
+                            IsPointToPoint(call.verb) ? "peer" : "root", call.root, size - 1));
+}
+
+// `whole` holds `size` blocks of `count` elements.
+Status CheckBlocks(const Call& call, std::string_view what, const TensorView& whole,
+                   std::int64_t count, int size) {
+  PERDURE_RETURN_IF_ERROR(CheckView(call, what, whole));
+  PERDURE_ASSIGN_OR_RETURN(const std::int64_t held, ElementCount(whole.shape));
+  if (whole.dtype == call.dtype && held % size == 0 && held / size == count) return Ok();
+  return Status(Code::kInvalidArgument,
+                fmt::format("{} holds {} x {}; {} ranks of {} x {} need {} x {} there", what,
+                            NameOf(whole.dtype), held, size, NameOf(call.dtype), count,
+                            NameOf(call.dtype), count * size));
 }
 
 std::atomic<std::uint32_t> next_recorder_id{1};
@@ -79,7 +110,7 @@ class CommunicatorImpl::WorkImpl final : public Work, public LaneTask {
     observer_->OnWait(false);
     return status;
   }
-  bool Done() const override { return done_.load(); }
+  bool Test() const override { return done_.load(); }
 
   void Complete(const Status& status) {
     MutexLock lock(mutex_);
@@ -146,13 +177,14 @@ CommunicatorImpl::CommunicatorImpl(Place place, std::unique_ptr<Backend> backend
       recorder_(recorder),
       arbiter_(arbiter),
       clock_(clock),
-      observer_(observer) {
+      observer_(observer),
+      sends_(static_cast<std::size_t>(place_.size)),
+      recvs_(static_cast<std::size_t>(place_.size)) {
   arbiter_.Join(*this);
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
-  const bool in_flight = completed_.load() < submitted_.load();
-  if (in_flight && !failed_.load()) {
+  if (unfinished_.load() > 0 && !failed_.load()) {
     Abort(Status(Code::kAborted, "the communicator was destroyed with operations in flight"));
   }
   arbiter_.Leave(*this);
@@ -165,31 +197,25 @@ CommunicatorImpl::~CommunicatorImpl() {
 
 Result<Operation> CommunicatorImpl::Check(const Call& call, const TensorView& input,
                                           const TensorView& output) const {
-  Operation operation;
-  operation.call = call;
-  operation.call.dtype = input.dtype;
-  PERDURE_ASSIGN_OR_RETURN(const std::int64_t count, ElementCount(input.shape));
-  PERDURE_ASSIGN_OR_RETURN(const std::int64_t bytes, ByteCount(input.dtype, input.shape));
+  PERDURE_RETURN_IF_ERROR(CheckRoot(call, place_.rank, place_.size));
+  const std::string name(NameOf(call.verb));
+  // What holds one block; all_to_all has none such.
+  const TensorView& block = call.verb == Verb::kReduceScatter ? output : input;
+  PERDURE_RETURN_IF_ERROR(CheckView(call, name, block));
+  Operation operation{.call = call, .input = input.data, .output = output.data};
+  operation.call.dtype = block.dtype;
+  PERDURE_ASSIGN_OR_RETURN(std::int64_t count, ElementCount(block.shape));
+  if (call.verb == Verb::kAllToAll) count /= place_.size;
   operation.call.count = static_cast<std::uint64_t>(count);
-  operation.bytes = static_cast<std::size_t>(bytes);
-  operation.input = input.data;
-  operation.output = output.data;
-  const std::string_view name = NameOf(call.verb);
-  PERDURE_RETURN_IF_ERROR(CheckView(name, input, bytes));
-  if (call.verb == Verb::kBroadcast && (call.root < 0 || call.root >= place_.size)) {
-    return Status(Code::kInvalidArgument, fmt::format("broadcast: root {} is not a rank of 0..{}",
-                                                      call.root, place_.size - 1));
+  operation.bytes =
+      static_cast<std::size_t>(count) * static_cast<std::size_t>(BitsOf(block.dtype) / 8);
+  if (call.verb == Verb::kReduceScatter || call.verb == Verb::kAllToAll) {
+    PERDURE_RETURN_IF_ERROR(
+        CheckBlocks(operation.call, name + " input", input, count, place_.size));
   }
-  if (call.verb == Verb::kAllGather) {
-    PERDURE_ASSIGN_OR_RETURN(const std::int64_t out_count, ElementCount(output.shape));
-    PERDURE_RETURN_IF_ERROR(CheckView("all_gather output", output, bytes));
-    if (output.dtype != input.dtype || out_count != count * place_.size) {
-      return Status(Code::kInvalidArgument,
-                    fmt::format("all_gather: the output holds {} x {}, {} ranks of {} x {} need {} "
-                                "x {}",
-                                NameOf(output.dtype), out_count, place_.size, NameOf(input.dtype),
-                                count, NameOf(input.dtype), count * place_.size));
-    }
+  if (call.verb == Verb::kAllGather || call.verb == Verb::kAllToAll) {
+    PERDURE_RETURN_IF_ERROR(
+        CheckBlocks(operation.call, name + " output", output, count, place_.size));
   }
   return operation;
 }
@@ -208,27 +234,45 @@ std::shared_ptr<Work> CommunicatorImpl::SubmitBarrier(Deadline deadline) {
 std::shared_ptr<Work> CommunicatorImpl::Enqueue(Operation operation, Deadline deadline) {
   if (failed_.load()) return std::make_shared<FailedWork>(failure());
   MutexLock lock(submit_mutex_);
-  operation.sequence = submitted_.load(std::memory_order_relaxed) + 1;
+  operation.sequence = Last(operation.call) + 1;
   const std::uint64_t ticket = recorder_.Submitted(recorder_id_, operation, clock_.Now());
   auto work = std::make_shared<WorkImpl>(*this, operation, deadline, ticket);
   // Before the lane can finish it, so that `completed` never passes `submitted`.
-  submitted_.store(operation.sequence);
+  SetLast(operation.call, operation.sequence);
+  unfinished_.fetch_add(1);
   if (!lane_.Submit(work)) {
-    submitted_.store(operation.sequence - 1);
+    unfinished_.fetch_sub(1);
+    SetLast(operation.call, operation.sequence - 1);
     recorder_.Completed(ticket, clock_.Now(), true);
     return std::make_shared<FailedWork>(
         Status(Code::kResourceExhausted,
                fmt::format("{} operations wait already; wait for some before submitting {}",
                            kLaneDepthMax, Describe(operation.call))));
   }
-  signature_.store(SignatureOf(operation.call), std::memory_order_relaxed);
+  if (operation.peer() < 0) {
+    signature_.store(SignatureOf(operation.call), std::memory_order_relaxed);
+  }
   return work;
+}
+
+std::uint64_t CommunicatorImpl::Last(const Call& call) const {
+  if (!IsPointToPoint(call.verb)) return submitted_.load(std::memory_order_relaxed);
+  return (call.verb == Verb::kSend ? sends_ : recvs_)[static_cast<std::size_t>(call.root)];
+}
+
+void CommunicatorImpl::SetLast(const Call& call, std::uint64_t number) {
+  if (!IsPointToPoint(call.verb)) {
+    submitted_.store(number);
+  } else {
+    (call.verb == Verb::kSend ? sends_ : recvs_)[static_cast<std::size_t>(call.root)] = number;
+  }
 }
 
 void CommunicatorImpl::Execute(WorkImpl& work) {
   if (failed_.load()) {
     recorder_.Completed(work.ticket, clock_.Now(), true);
     work.Complete(failure());
+    unfinished_.fetch_sub(1);
     TellAndClose();
     return;
   }
@@ -236,7 +280,9 @@ void CommunicatorImpl::Execute(WorkImpl& work) {
     MutexLock lock(failure_mutex_);
     current_ = work.operation.call;
   }
-  started_.store(work.operation.sequence);
+  const int peer = work.operation.peer();
+  if (peer < 0) started_.store(work.operation.sequence);
+  waits_for_.store(peer);
   bytes_done_.store(0, std::memory_order_relaxed);
   recorder_.Started(work.ticket, clock_.Now());
   const Budget budget{work.deadline, place_.patience.not_joined, place_.patience.running};
@@ -244,9 +290,14 @@ void CommunicatorImpl::Execute(WorkImpl& work) {
   recorder_.Completed(work.ticket, clock_.Now(), trouble.has_value());
   if (trouble.has_value()) {
     OnTrouble(*trouble, &work);
+    waits_for_.store(-1);
+    unfinished_.fetch_sub(1);
     return;
   }
-  completed_.store(work.operation.sequence);
+  waits_for_.store(-1);
+  if (peer < 0) completed_.store(work.operation.sequence);
+  // Last: who waits for it may destroy the communicator, and nothing is in flight then.
+  unfinished_.fetch_sub(1);
   work.Complete(Ok());
 }
 
@@ -258,6 +309,7 @@ void CommunicatorImpl::OnTrouble(const Trouble& trouble, WorkImpl* work) {
     if (work != nullptr) {
       evidence.own.sequence = work->operation.sequence;
       evidence.own.operation = Describe(work->operation.call);
+      evidence.waits_for = work->operation.peer();
     }
     evidence.mismatch = trouble.kind == Trouble::Kind::kMismatch;
     evidence.deadline = trouble.kind == Trouble::Kind::kDeadline;
@@ -278,6 +330,9 @@ void CommunicatorImpl::OnTrouble(const Trouble& trouble, WorkImpl* work) {
         break;
       case Trouble::Kind::kMismatch:
         accuse(Class::kMismatch, Rank(trouble.peer), trouble.text);
+        if (evidence.waits_for >= 0) {
+          accuse(Class::kMismatch, place_.rank, "it called " + evidence.own.operation);
+        }
         break;
       case Trouble::Kind::kDeadline:
         evidence.own.failure_class = trouble.all_joined ? Class::kTimeout : Class::kNotJoined;
@@ -384,7 +439,12 @@ CommProgress CommunicatorImpl::Progress() const {
 
 Standing CommunicatorImpl::standing() const {
   MutexLock lock(failure_mutex_);
-  return {true, submitted_.load(), started_.load(), completed_.load(), Describe(current_)};
+  return {true,
+          submitted_.load(),
+          started_.load(),
+          completed_.load(),
+          Describe(current_),
+          waits_for_.load()};
 }
 
 void CommunicatorImpl::OnVerdict(const Verdict& verdict) {
@@ -418,6 +478,28 @@ const std::string& Communicator::name() const {
 std::shared_ptr<Work> Communicator::AllReduce(const TensorView& in_place, ReduceOp op,
                                               Deadline deadline) {
   return impl_->Submit({.verb = Verb::kAllReduce, .reduce = op}, in_place, in_place, deadline);
+}
+std::shared_ptr<Work> Communicator::Reduce(const TensorView& in_place, ReduceOp op, Rank root,
+                                           Deadline deadline) {
+  return impl_->Submit(
+      {.verb = Verb::kReduce, .reduce = op, .root = static_cast<std::int32_t>(root.value())},
+      in_place, in_place, deadline);
+}
+std::shared_ptr<Work> Communicator::ReduceScatter(const TensorView& input, const TensorView& output,
+                                                  ReduceOp op, Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kReduceScatter, .reduce = op}, input, output, deadline);
+}
+std::shared_ptr<Work> Communicator::AllToAll(const TensorView& input, const TensorView& output,
+                                             Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kAllToAll}, input, output, deadline);
+}
+std::shared_ptr<Work> Communicator::Send(const TensorView& tensor, Rank to, Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kSend, .root = static_cast<std::int32_t>(to.value())}, tensor,
+                       tensor, deadline);
+}
+std::shared_ptr<Work> Communicator::Recv(const TensorView& tensor, Rank from, Deadline deadline) {
+  return impl_->Submit({.verb = Verb::kRecv, .root = static_cast<std::int32_t>(from.value())},
+                       tensor, tensor, deadline);
 }
 std::shared_ptr<Work> Communicator::Broadcast(const TensorView& in_place, Rank root,
                                               Deadline deadline) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "comm/backend.h"
@@ -79,6 +80,9 @@ class CommunicatorImpl final : public ArbitratedChannel {
   Result<Operation> Check(const Call& call, const TensorView& input,
                           const TensorView& output) const;
   std::shared_ptr<Work> Enqueue(Operation operation, Deadline deadline);
+  // The counter that gives an operation its number.
+  std::uint64_t Last(const Call& call) const PERDURE_REQUIRES(submit_mutex_);
+  void SetLast(const Call& call, std::uint64_t number) PERDURE_REQUIRES(submit_mutex_);
   // Lane thread.
   void Execute(WorkImpl& work);
   void OnTrouble(const Trouble& trouble, WorkImpl* work);
@@ -101,17 +105,22 @@ class CommunicatorImpl final : public ArbitratedChannel {
 
   // Order of submission.
   Mutex submit_mutex_;
+  std::vector<std::uint64_t> sends_ PERDURE_GUARDED_BY(submit_mutex_);  // by peer: its last number
+  std::vector<std::uint64_t> recvs_ PERDURE_GUARDED_BY(submit_mutex_);
+  std::atomic<std::uint64_t> unfinished_{0};  // operations of every kind
+  // Collectives alone, which all ranks count alike.
   std::atomic<std::uint64_t> submitted_{0};
   std::atomic<std::uint64_t> started_{0};
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> signature_{0};
   std::atomic<std::uint64_t> bytes_done_{0};  // of the operation that runs
+  std::atomic<int> waits_for_{-1};            // its peer, if it is a send or recv
 
   std::atomic<bool> failed_{false};
   mutable Mutex failure_mutex_;
   Status failure_ PERDURE_GUARDED_BY(failure_mutex_);
   std::optional<Verdict> verdict_ PERDURE_GUARDED_BY(failure_mutex_);  // none: aborted here
-  Call current_ PERDURE_GUARDED_BY(failure_mutex_);  // of operation number started_
+  Call current_ PERDURE_GUARDED_BY(failure_mutex_);                    // runs, or ran last
   bool aborted_here_ PERDURE_GUARDED_BY(failure_mutex_) = false;
 
   // Lane thread; the destructor once the lane has dropped us.

@@ -84,7 +84,7 @@ Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
   Verdict accusation = evidence.own;
   if (std::optional<Verdict> told = FromSupervisor(evidence.own)) {
     accusation = *std::move(told);
-  } else if (evidence.deadline || evidence.mismatch) {
+  } else if (evidence.deadline || (evidence.mismatch && evidence.waits_for < 0)) {
     const Deadline roll_deadline = Deadline::After(kRollCallWait);
     // Somebody else may have found the cause already, and only its alarm is still on its way.
     if (std::optional<Verdict> known = KnownCause(id, roll_deadline)) return Settle(id, *known);
@@ -98,7 +98,7 @@ Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
     } else if (evidence.mismatch) {
       accusation = WhoIsOdd(evidence.own, *roll);
     } else {
-      accusation = WhoIsMissing(evidence.own, evidence.all_joined, *roll);
+      accusation = WhoIsMissing(evidence.own, evidence.all_joined, evidence.waits_for, *roll);
     }
     if (std::optional<Verdict> settled = Settled(id)) return *std::move(settled);
   }

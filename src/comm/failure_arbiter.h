@@ -75,8 +75,10 @@ class FailureArbiter {
   struct Evidence {
     Verdict own;                   // what this rank would say by itself
     bool deadline = false;         // all that was seen is silence
-    bool mismatch = false;         // somebody called something else: the minority is at fault
+    bool mismatch = false;         // somebody called something else: the minority is at fault, of
+                                   // two that send and receive both
     bool all_joined = false;       // with `deadline`: every rank was known to have joined
+    int waits_for = -1;            // in a send or recv: its peer
     bool store_host_lost = false;  // the connection to the store's host is gone as well
   };
 

@@ -9,14 +9,24 @@
 namespace perdure {
 
 std::string_view NameOf(Verb verb) {
-  constexpr std::array<std::string_view, 4> kNames = {"all_reduce", "broadcast", "all_gather",
-                                                      "barrier"};
+  constexpr std::array<std::string_view, 9> kNames = {"all_reduce", "broadcast",      "all_gather",
+                                                      "barrier",    "reduce_scatter", "reduce",
+                                                      "all_to_all", "send",           "recv"};
   return kNames.at(static_cast<std::size_t>(verb));
 }
 
 std::string_view NameOf(ReduceOp op) {
-  constexpr std::array<std::string_view, 4> kNames = {"sum", "average", "min", "max"};
+  constexpr std::array<std::string_view, 5> kNames = {"sum", "average", "min", "max", "product"};
   return kNames.at(static_cast<std::size_t>(op));
+}
+
+Call AsCompared(const Call& call, int self) {
+  Call compared = call;
+  if (call.verb == Verb::kRecv) {
+    compared.verb = Verb::kSend;
+    compared.root = self;
+  }
+  return compared;
 }
 
 std::string Describe(const Call& call) {
@@ -25,8 +35,13 @@ std::string Describe(const Call& call) {
   std::transform(dtype.begin(), dtype.end(), dtype.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::string text = fmt::format("{} {} x {}", NameOf(call.verb), dtype, call.count);
-  if (call.verb == Verb::kAllReduce) text += fmt::format(" ({})", NameOf(call.reduce));
-  if (call.verb == Verb::kBroadcast) text += fmt::format(" from rank {}", call.root);
+  if (Reduces(call.verb)) text += fmt::format(" ({})", NameOf(call.reduce));
+  if (call.verb == Verb::kBroadcast || call.verb == Verb::kRecv) {
+    text += fmt::format(" from rank {}", call.root);
+  }
+  if (call.verb == Verb::kReduce || call.verb == Verb::kSend) {
+    text += fmt::format(" to rank {}", call.root);
+  }
   return text;
 }
 

@@ -39,6 +39,17 @@ T Sum(T a, T b) {
   }
 }
 
+template <class T>
+T Product(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    // Narrow types would be multiplied as int, which may overflow.
+    using U = std::conditional_t<(sizeof(T) < sizeof(unsigned)), unsigned, std::make_unsigned_t<T>>;
+    return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
+  } else {
+    return a * b;
+  }
+}
+
 template <class Type, class Op>
 void Loop(void* out, const void* a, const void* b, std::size_t count, Op op) {
   using Storage = typename Type::Storage;
@@ -66,10 +77,15 @@ void CombineAs(ReduceOp op, void* out, const void* a, const void* b, std::size_t
       if (divisor == 1) {
         Loop<Type>(out, a, b, count, [](Value x, Value y) { return Sum(x, y); });
       } else {
-        const auto by = static_cast<Value>(divisor);
+        // Not in the integer's own type, which may be too narrow for the number of ranks.
+        const auto by =
+            static_cast<std::conditional_t<std::is_integral_v<Value>, int, Value>>(divisor);
         Loop<Type>(out, a, b, count,
                    [by](Value x, Value y) { return static_cast<Value>(Sum(x, y) / by); });
       }
+      return;
+    case ReduceOp::kProduct:
+      Loop<Type>(out, a, b, count, [](Value x, Value y) { return Product(x, y); });
       return;
     case ReduceOp::kMin:
       Loop<Type>(out, a, b, count, [](Value x, Value y) { return y < x ? y : x; });
@@ -90,6 +106,7 @@ bool CanReduce(DType dtype) {
     case DType::kBF16:
     case DType::kI32:
     case DType::kI64:
+    case DType::kI8:
     case DType::kU8:
       return true;
     default:
@@ -112,6 +129,8 @@ void Combine(DType dtype, ReduceOp op, void* out, const void* a, const void* b, 
       return CombineAs<Plain<std::int32_t>>(op, out, a, b, count, divisor);
     case DType::kI64:
       return CombineAs<Plain<std::int64_t>>(op, out, a, b, count, divisor);
+    case DType::kI8:
+      return CombineAs<Plain<std::int8_t>>(op, out, a, b, count, divisor);
     case DType::kU8:
       return CombineAs<Plain<std::uint8_t>>(op, out, a, b, count, divisor);
     default:

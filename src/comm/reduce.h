@@ -10,13 +10,13 @@
 
 namespace perdure {
 
-// f32 f64 f16 bf16 i32 i64 u8.
+// f64 f32 f16 bf16 i64 i32 i8 u8.
 bool CanReduce(DType dtype);
 
 // out[i] = op(a[i], b[i]), then divided by `divisor` when that is not 1 (the last step of an
 // average; integers truncate toward zero). `out` may be `a` or `b`; otherwise nothing overlaps.
 // Which operand is `a` matters only for NaN and for -0 in min and max, and is kept the same on all
-// ranks, so that their results are the same bits. Integer sums wrap.
+// ranks, so that their results are the same bits. Integer sums and products wrap.
 void Combine(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::size_t count,
              int divisor);
 

@@ -13,8 +13,9 @@ namespace {
 using nlohmann::json;
 using Class = CommFailure::Class;
 
-constexpr std::array<Class, 6> kClasses = {Class::kPeerDead, Class::kNotJoined, Class::kTimeout,
-                                           Class::kMismatch, Class::kAborted,   Class::kLocalError};
+constexpr std::array<Class, 7> kClasses = {
+    Class::kPeerDead,       Class::kNotJoined, Class::kTimeout,   Class::kMismatch,
+    Class::kOrderInversion, Class::kAborted,   Class::kLocalError};
 
 Status Unreadable(const std::string& what, const std::string& text) {
   return Status(Code::kInternal,
@@ -84,21 +85,19 @@ std::string Sentence(const Verdict& verdict) {
 }
 
 std::string Encode(const Standing& standing) {
-  return json{{"present", standing.present},
-              {"submitted", standing.submitted},
-              {"started", standing.started},
-              {"completed", standing.completed},
-              {"call", standing.call}}
+  return json{{"present", standing.present}, {"submitted", standing.submitted},
+              {"started", standing.started}, {"completed", standing.completed},
+              {"call", standing.call},       {"waits_for", standing.waits_for}}
       .dump();
 }
 
 Result<Standing> DecodeStanding(const std::string& text) {
   try {
     const json value = json::parse(text);
-    return Standing{value.at("present").get<bool>(), value.at("submitted").get<std::uint64_t>(),
-                    value.at("started").get<std::uint64_t>(),
-                    value.at("completed").get<std::uint64_t>(),
-                    value.at("call").get<std::string>()};
+    return Standing{
+        value.at("present").get<bool>(),          value.at("submitted").get<std::uint64_t>(),
+        value.at("started").get<std::uint64_t>(), value.at("completed").get<std::uint64_t>(),
+        value.at("call").get<std::string>(),      value.at("waits_for").get<int>()};
   } catch (const json::exception&) {
     return Unreadable("answer to a roll call", text);
   }
@@ -110,28 +109,106 @@ bool AllAt(const Roll& roll, std::uint64_t sequence) {
   });
 }
 
-Verdict WhoIsMissing(const Verdict& own, bool all_joined, const Roll& roll) {
+namespace {
+
+// Why this rank is waited for in a collective; nothing when it is in it.
+std::optional<std::string> WhyBehind(const Standing& standing, std::uint64_t sequence) {
+  if (!standing.present) return "it has left or not yet entered this communicator";
+  if (standing.submitted < sequence) {
+    return fmt::format("it has not called operation {} (its last is {})", sequence,
+                       standing.submitted);
+  }
+  if (standing.started < sequence) {
+    return fmt::format("it is still at operation {}, before {}", standing.started, sequence);
+  }
+  return std::nullopt;
+}
+
+// Who waits for whom in a send or recv, from `first` on: up to the first that waits for nobody or
+// did not answer, or the members of the circle that it ends in.
+struct Chain {
+  std::vector<int> ranks;
+  bool circle = false;
+};
+
+Chain FollowWaits(int self, int first, const Roll& roll) {
+  std::vector<int> path = {self};
+  for (int at = first;;) {
+    const auto before = std::find(path.begin(), path.end(), at);
+    if (before != path.end()) return {{before, path.end()}, true};
+    path.push_back(at);
+    const auto found = roll.find(at);
+    if (found == roll.end() || !found->second.has_value() || found->second->waits_for < 0) {
+      return {{path.begin() + 1, path.end()}, false};
+    }
+    at = found->second->waits_for;
+  }
+}
+
+constexpr std::string_view kNoAnswer =
+    "its process is connected but does not answer (stopped or cut off)";
+
+bool Answered(int rank, const Roll& roll) {
+  const auto found = roll.find(rank);
+  return found == roll.end() || found->second.has_value();
+}
+
+std::vector<CommFailure::Suspect> InOrder(const std::map<int, std::string>& suspects) {
+  std::vector<CommFailure::Suspect> list;
+  for (const auto& [rank, why] : suspects) list.push_back({Rank(rank), why});
+  return list;
+}
+
+}  // namespace
+
+Verdict WhoIsMissing(const Verdict& own, bool all_joined, int waits_for, const Roll& roll) {
   Verdict verdict = own;
   verdict.failure_class = all_joined ? Class::kTimeout : Class::kNotJoined;
   verdict.suspects.clear();
-  std::vector<CommFailure::Suspect> behind;
-  for (const auto& [peer, standing] : roll) {
-    if (!standing.has_value()) {
-      verdict.suspects.push_back(
-          {Rank(peer), "its process is connected but does not answer (stopped or cut off)"});
-    } else if (!standing->present) {
-      behind.push_back({Rank(peer), "it has left or not yet entered this communicator"});
-    } else if (standing->submitted < own.sequence) {
-      behind.push_back({Rank(peer), fmt::format("it has not called operation {} (its last is {})",
-                                                own.sequence, standing->submitted)});
-    } else if (standing->started < own.sequence) {
-      behind.push_back({Rank(peer), fmt::format("it is still at operation {}, before {}",
-                                                standing->started, own.sequence)});
+  // Who is waited for, and why.
+  std::map<int, std::string> silent;
+  std::map<int, std::string> behind;
+  if (waits_for >= 0) {
+    behind[waits_for] = all_joined ? "its bytes do not arrive"
+                                   : "it has not come to the other half of " + own.operation;
+  } else {
+    for (const auto& [peer, standing] : roll) {
+      if (!standing.has_value()) {
+        silent[peer] = kNoAnswer;
+      } else if (auto why = WhyBehind(*standing, own.sequence)) {
+        behind[peer] = *std::move(why);
+      }
     }
   }
   // The silent first: a rank that is merely late may be late because of them.
-  if (verdict.suspects.empty()) verdict.suspects = std::move(behind);
-  if (verdict.suspects.empty()) verdict.failure_class = Class::kTimeout;
+  if (!silent.empty()) {
+    verdict.suspects = InOrder(silent);
+    return verdict;
+  }
+  std::map<int, std::string> suspects;
+  for (const auto& [peer, why] : behind) {
+    const Chain chain = FollowWaits(own.by_rank, peer, roll);
+    if (chain.circle) {
+      verdict.failure_class = Class::kOrderInversion;
+      suspects.clear();
+      for (const int rank : chain.ranks) {
+        suspects[rank] =
+            "it waits in " + (rank == own.by_rank ? own.operation : roll.at(rank)->call);
+      }
+      break;
+    }
+    const int last = chain.ranks.back();
+    if (!Answered(last, roll)) {
+      suspects[last] = kNoAnswer;
+    } else if (last == peer) {
+      suspects[last] = why;
+    } else {
+      const int waiter = chain.ranks[chain.ranks.size() - 2];
+      suspects[last] = fmt::format("rank {} waits for it in {}", waiter, roll.at(waiter)->call);
+    }
+  }
+  verdict.suspects = InOrder(suspects);
+  if (suspects.empty()) verdict.failure_class = Class::kTimeout;
   return verdict;
 }
 

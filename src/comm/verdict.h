@@ -34,7 +34,8 @@ struct Standing {
   std::uint64_t submitted = 0;
   std::uint64_t started = 0;
   std::uint64_t completed = 0;
-  std::string call = {};  // what operation number `started` is
+  std::string call = {};  // what runs, or ran last: operation number `started`, a send or a recv
+  int waits_for = -1;     // while a send or recv runs: its peer
   friend bool operator==(const Standing&, const Standing&) = default;
 };
 std::string Encode(const Standing& standing);
@@ -47,8 +48,10 @@ using Roll = std::map<int, std::optional<Standing>>;
 bool AllAt(const Roll& roll, std::uint64_t sequence);
 
 // After a deadline: `own` with the silent ranks as suspects, else those that have not started the
-// operation; nobody when all are in it.
-Verdict WhoIsMissing(const Verdict& own, bool all_joined, const Roll& roll);
+// operation; nobody when all are in it. Of a send or recv, `waits_for` is the peer. A rank that is
+// itself waiting in a send or recv passes the blame on to its peer; ranks that wait for one another
+// in a circle are the suspects together.
+Verdict WhoIsMissing(const Verdict& own, bool all_joined, int waits_for, const Roll& roll);
 
 // After a mismatch: `own` with those as suspects whose call differs from that of most ranks; every
 // rank with its call when there is no majority.

@@ -217,7 +217,7 @@ class GradientBucketer::Impl {
             fmt::format("averaging gradients, bucket {} of {}", b + 1, works.size()));
       }
       // Still running: end it, so that nothing writes to a bucket after this call.
-      if (!works[b]->Done()) communicator_.Abort(first);
+      if (!works[b]->Test()) communicator_.Abort(first);
     }
     return first;
   }

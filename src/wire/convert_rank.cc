@@ -24,7 +24,7 @@ Code CodeFromName(const std::string& name) {
 CommFailure::Class FailureClassFromName(const std::string& name) {
   using Class = CommFailure::Class;
   for (const Class known : {Class::kPeerDead, Class::kNotJoined, Class::kTimeout, Class::kMismatch,
-                            Class::kAborted, Class::kLocalError}) {
+                            Class::kOrderInversion, Class::kAborted, Class::kLocalError}) {
     if (name == NameOf(known)) return known;
   }
   return Class::kLocalError;

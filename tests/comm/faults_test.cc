@@ -276,10 +276,76 @@ TEST_P(FaultsTest, WaitingIsBoundedAndLeavesTheOperationRunning) {
     const auto work = communicator.Barrier(Soon());
     if (mine.rank == 0) {
       EXPECT_EQ(work->Wait(Deadline::After(milliseconds(20))).code(), Code::kDeadlineExceeded);
-      EXPECT_FALSE(work->Done());
+      EXPECT_FALSE(work->Test());
       waited.Set();
     }
     EXPECT_TRUE(work->Wait(Soon()).ok());
+  });
+}
+
+// Large enough that a send waits for its receiver.
+constexpr std::size_t kWaitsForPeer = 500000;
+
+Status SendTo(Communicator& communicator, int peer, std::size_t count) {
+  std::vector<float> values(count, 1.f);
+  return communicator
+      .Send({.data = values.data(),
+             .dtype = DType::kF32,
+             .shape = {static_cast<std::int64_t>(count)}},
+            Rank(peer), Soon())
+      ->Wait(Soon());
+}
+
+Status RecvFrom(Communicator& communicator, int peer, std::size_t count) {
+  std::vector<float> values(count);
+  return communicator
+      .Recv({.data = values.data(),
+             .dtype = DType::kF32,
+             .shape = {static_cast<std::int64_t>(count)}},
+            Rank(peer), Soon())
+      ->Wait(Soon());
+}
+
+TEST_P(FaultsTest, ASendOfAnotherSizeIsAMismatchOfTheTwo) {
+  for (const std::size_t count : kFaultCounts) {
+    World world(GetParam(), 3);
+    Signal done;
+    std::atomic<int> ended{0};
+    world.Run([&](Communicator& communicator, RankParts& mine) {
+      if (mine.rank == 2) return done.Wait();
+      const Status status =
+          mine.rank == 0 ? SendTo(communicator, 1, count) : RecvFrom(communicator, 0, count + 1);
+      // A small send is gone before anybody looks at it.
+      if (mine.rank == 1 || !status.ok()) {
+        EXPECT_EQ(ClassOf(status), Class::kMismatch) << status.ToString();
+        EXPECT_EQ(SuspectsOf(status).size(), 2u) << status.ToString();
+      }
+      if (++ended == 2) done.Set();
+    });
+  }
+}
+
+TEST_P(FaultsTest, TheEndOfAChainOfReceivesIsToBlame) {
+  World world(GetParam(), 4);
+  world.patience = {milliseconds(400), seconds(20)};
+  Signal done;
+  std::atomic<int> ended{0};
+  world.Run([&](Communicator& communicator, RankParts& mine) {
+    if (mine.rank == 3) return done.Wait();  // never comes
+    const Status status = RecvFrom(communicator, mine.rank + 1, kWaitsForPeer);
+    EXPECT_EQ(ClassOf(status), Class::kNotJoined) << status.ToString();
+    EXPECT_EQ(SuspectsOf(status), std::vector<std::int64_t>{3}) << status.ToString();
+    if (++ended == 3) done.Set();
+  });
+}
+
+TEST_P(FaultsTest, SendsInACircleAreNamedAsSuch) {
+  World world(GetParam(), 3);
+  world.patience = {milliseconds(400), seconds(20)};
+  world.Run([&](Communicator& communicator, RankParts& mine) {
+    const Status status = SendTo(communicator, (mine.rank + 1) % 3, kWaitsForPeer);
+    EXPECT_EQ(ClassOf(status), Class::kOrderInversion) << status.ToString();
+    EXPECT_EQ(SuspectsOf(status), (std::vector<std::int64_t>{0, 1, 2})) << status.ToString();
   });
 }
 

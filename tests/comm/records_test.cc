@@ -161,6 +161,11 @@ Standing At(std::uint64_t submitted, std::uint64_t started, const std::string& c
   return {true, submitted, started, started - 1, call};
 }
 
+// In a send or recv with `peer`.
+Standing With(int peer, const std::string& call) {
+  return {true, 4, 4, 4, call, peer};
+}
+
 TEST(VerdictTest, SurvivesTheStore) {
   Verdict verdict = Own(57, "all_reduce f32 x 8 (sum)");
   verdict.failure_class = Class::kNotJoined;
@@ -179,7 +184,7 @@ TEST(VerdictTest, SurvivesTheStore) {
 
 TEST(VerdictTest, TheSilentRankIsMissingBeforeTheLateOne) {
   const Verdict verdict =
-      WhoIsMissing(Own(5, "barrier"), false,
+      WhoIsMissing(Own(5, "barrier"), false, -1,
                    {{1, At(4, 4, "barrier")}, {2, std::nullopt}, {3, At(5, 5, "barrier")}});
   EXPECT_EQ(verdict.failure_class, Class::kNotJoined);
   EXPECT_EQ(Ranks(verdict), std::vector<std::int64_t>{2});
@@ -187,16 +192,55 @@ TEST(VerdictTest, TheSilentRankIsMissingBeforeTheLateOne) {
 
 TEST(VerdictTest, TheLateRankIsSaidWithWhereItIs) {
   const Verdict verdict =
-      WhoIsMissing(Own(5, "barrier"), false, {{1, At(4, 4, "x")}, {2, At(6, 4, "x")}});
+      WhoIsMissing(Own(5, "barrier"), false, -1, {{1, At(4, 4, "x")}, {2, At(6, 4, "x")}});
   EXPECT_EQ(Sentence(verdict),
             "waiting for rank 1: it has not called operation 5 (its last is 4); "
             "waiting for rank 2: it is still at operation 4, before 5");
 }
 
 TEST(VerdictTest, WhenAllAreInItItIsATimeout) {
-  const Verdict verdict = WhoIsMissing(Own(5, "barrier"), false, {{1, At(5, 5, "barrier")}});
+  const Verdict verdict = WhoIsMissing(Own(5, "barrier"), false, -1, {{1, At(5, 5, "barrier")}});
   EXPECT_EQ(verdict.failure_class, Class::kTimeout);
   EXPECT_TRUE(verdict.suspects.empty());
+}
+
+TEST(VerdictTest, WhoWaitsInAReceivePassesTheBlameOn) {
+  // 0 waits for 1 in a send, which waits for 2, which is elsewhere; 3 has nothing to do with it.
+  const Verdict chain =
+      WhoIsMissing(Own(1, "send f32 x 4 to rank 1"), false, 1,
+                   {{1, With(2, "recv f32 x 4 from rank 2")}, {2, At(4, 4, "barrier")}, {3, {}}});
+  EXPECT_EQ(chain.failure_class, Class::kNotJoined);
+  EXPECT_EQ(Sentence(chain), "waiting for rank 2: rank 1 waits for it in recv f32 x 4 from rank 2");
+
+  const Verdict silent = WhoIsMissing(Own(1, "send f32 x 4 to rank 1"), false, 1,
+                                      {{1, With(2, "recv f32 x 4 from rank 2")}, {2, {}}});
+  EXPECT_EQ(Ranks(silent), std::vector<std::int64_t>{2});
+  EXPECT_NE(silent.suspects[0].evidence.find("does not answer"), std::string::npos);
+
+  const Verdict direct =
+      WhoIsMissing(Own(1, "send f32 x 4 to rank 1"), false, 1, {{1, At(4, 4, "barrier")}});
+  EXPECT_EQ(Sentence(direct),
+            "waiting for rank 1: it has not come to the other half of send f32 x 4 to rank 1");
+
+  // A collective that a rank is late for, because it still waits for another one.
+  const Verdict late = WhoIsMissing(Own(5, "barrier"), false, -1,
+                                    {{1, With(2, "recv u8 x 1 from rank 2")}, {2, At(5, 5, "x")}});
+  EXPECT_EQ(Ranks(late), std::vector<std::int64_t>{2});
+}
+
+TEST(VerdictTest, RanksThatWaitInACircleAreSuspectsTogether) {
+  const Verdict circle = WhoIsMissing(
+      Own(1, "send f32 x 9 to rank 1"), false, 1,
+      {{1, With(2, "send f32 x 9 to rank 2")}, {2, With(0, "send f32 x 9 to rank 0")}, {3, {}}});
+  EXPECT_EQ(circle.failure_class, Class::kOrderInversion);
+  EXPECT_EQ(Sentence(circle),
+            "rank 0: it waits in send f32 x 9 to rank 1; rank 1: it waits in send f32 x 9 to rank "
+            "2; rank 2: it waits in send f32 x 9 to rank 0");
+  // Who waits for the circle is not part of it.
+  const Verdict outside = WhoIsMissing(
+      Own(1, "recv f32 x 9 from rank 1"), false, 1,
+      {{1, With(2, "send f32 x 9 to rank 2")}, {2, With(1, "send f32 x 9 to rank 1")}});
+  EXPECT_EQ(Ranks(outside), (std::vector<std::int64_t>{1, 2}));
 }
 
 TEST(VerdictTest, TheMinorityIsOdd) {

@@ -69,6 +69,25 @@ TEST(ReduceTest, IntegerSumsWrapAndAveragesTruncate) {
   EXPECT_EQ(a[2], 3);
 }
 
+TEST(ReduceTest, NarrowIntegersWrapAndAreDividedByManyRanks) {
+  const std::vector<std::int8_t> a = {100, -128, 16};
+  const std::vector<std::int8_t> b = {100, -1, 16};
+  std::vector<std::int8_t> out(3);
+  Combine(DType::kI8, ReduceOp::kSum, out.data(), a.data(), b.data(), 3, 1);
+  EXPECT_EQ(out, (std::vector<std::int8_t>{-56, 127, 32}));
+  Combine(DType::kI8, ReduceOp::kProduct, out.data(), a.data(), b.data(), 3, 1);
+  EXPECT_EQ(out, (std::vector<std::int8_t>{16, -128, 0}));
+  // More ranks than the integer can hold.
+  const std::vector<std::uint8_t> c = {200, 3};
+  std::vector<std::uint8_t> mean(2);
+  Combine(DType::kU8, ReduceOp::kAverage, mean.data(), c.data(), c.data(), 2, 256);
+  EXPECT_EQ(mean, (std::vector<std::uint8_t>{0, 0}));
+  const std::vector<std::int8_t> d = {-50, 60};
+  Combine(DType::kI8, ReduceOp::kAverage, out.data(), d.data(), d.data(), 2, 200);
+  EXPECT_EQ(out[0], 0);
+  EXPECT_EQ(out[1], 0);
+}
+
 TEST(ReduceTest, TheOutputMayBeEitherInput) {
   const std::vector<double> left = {1, 5, -2};
   const std::vector<double> right = {4, 2, -3};
