@@ -61,7 +61,7 @@ void Measure(int size) {
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
       MemoryKeyValue kv(store, Generation(1));
-      FailureArbiter arbiter({.rank = Rank(rank), .size = size},
+      FailureArbiter arbiter({.rank = Rank(rank)},
                              std::make_unique<MemoryKeyValue>(store, Generation(1)));
       Lane lane;
       FlightRecorder recorder;

@@ -43,6 +43,7 @@ const CommunicatorImpl& ImplOf(const Communicator& communicator);  // for the li
 
 class PERDURE_API Communicator {
  public:
+  // For the library: see Session::world and Split.
   explicit Communicator(std::unique_ptr<CommunicatorImpl> impl);
   ~Communicator();  // aborts what is still in flight
   Communicator(const Communicator&) = delete;
@@ -77,6 +78,16 @@ class PERDURE_API Communicator {
   std::shared_ptr<Work> Send(const TensorView& tensor, Rank to, Deadline deadline);
   std::shared_ptr<Work> Recv(const TensorView& tensor, Rank from, Deadline deadline);
   std::shared_ptr<Work> Barrier(Deadline deadline);
+
+  // Divides the members into smaller communicators, like MPI_Comm_split: every member calls it, in
+  // the same order as its other collectives, and those with the same color form one, ordered by
+  // key, then by rank here. A negative color takes part and gets null. kUnavailable or kCommFailed
+  // when not all came within the deadline, naming them; this communicator then fails only if the
+  // exchange of colors did. The new one shares this one's lane and patience, has failures of its
+  // own, and must not outlive the session. The ranks that a failure names are always those of the
+  // whole job.
+  Result<std::unique_ptr<Communicator>> Split(std::int64_t color, std::int64_t key,
+                                              Deadline deadline);
 
   // The deadline that an operation submitted now gets by default (see the table of patience in the
   // documentation).

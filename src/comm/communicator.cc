@@ -64,9 +64,9 @@ Status CheckView(const Call& call, std::string_view what, const TensorView& view
 }
 
 // The rank that a call names is there, and another one when it sends or receives.
-Status CheckRoot(const Call& call, Rank self, int size) {
+Status CheckRoot(const Call& call, int self, int size) {
   const std::string_view name = NameOf(call.verb);
-  if (IsPointToPoint(call.verb) && Rank(call.root) == self) {
+  if (IsPointToPoint(call.verb) && call.root == self) {
     return Status(Code::kInvalidArgument,
                   fmt::format("{}: rank {} is this rank itself", name, call.root));
   }
@@ -98,7 +98,7 @@ class CommunicatorImpl::WorkImpl final : public Work, public LaneTask {
   WorkImpl(CommunicatorImpl& communicator, Operation operation, Deadline deadline,
            std::uint64_t ticket)
       : communicator_(communicator),
-        observer_(communicator.observer_),
+        observer_(communicator.parts_.observer),
         operation(operation),
         deadline(deadline),
         ticket(ticket) {}
@@ -167,28 +167,24 @@ class CommunicatorImpl::CloseTask final : public LaneTask {
   CommunicatorImpl& communicator_;
 };
 
-CommunicatorImpl::CommunicatorImpl(Place place, std::unique_ptr<Backend> backend, Lane& lane,
-                                   FlightRecorder& recorder, FailureArbiter& arbiter,
-                                   const Clock& clock, CommObserver* observer)
-    : place_(std::move(place)),
+CommunicatorImpl::CommunicatorImpl(Group group, Patience patience, std::unique_ptr<Backend> backend,
+                                   CommunicatorParts parts)
+    : group_(std::move(group)),
+      patience_(patience),
+      parts_(std::move(parts)),
       recorder_id_(next_recorder_id.fetch_add(1)),
       backend_(std::move(backend)),
-      lane_(lane),
-      recorder_(recorder),
-      arbiter_(arbiter),
-      clock_(clock),
-      observer_(observer),
-      sends_(static_cast<std::size_t>(place_.size)),
-      recvs_(static_cast<std::size_t>(place_.size)) {
-  arbiter_.Join(*this);
+      sends_(group_.members.size()),
+      recvs_(group_.members.size()) {
+  parts_.arbiter.Join(*this);
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
   if (unfinished_.load() > 0 && !failed_.load()) {
     Abort(Status(Code::kAborted, "the communicator was destroyed with operations in flight"));
   }
-  arbiter_.Leave(*this);
-  for (const auto& task : lane_.Drop(this)) {
+  parts_.arbiter.Leave(*this);
+  for (const auto& task : parts_.lane.Drop(this)) {
     if (auto* work = dynamic_cast<WorkImpl*>(task.get())) work->Complete(failure());
   }
   // The lane has no task of ours and gets none: this thread takes its place.
@@ -197,7 +193,7 @@ CommunicatorImpl::~CommunicatorImpl() {
 
 Result<Operation> CommunicatorImpl::Check(const Call& call, const TensorView& input,
                                           const TensorView& output) const {
-  PERDURE_RETURN_IF_ERROR(CheckRoot(call, place_.rank, place_.size));
+  PERDURE_RETURN_IF_ERROR(CheckRoot(call, group_.rank, group_.size()));
   const std::string name(NameOf(call.verb));
   // What holds one block; all_to_all has none such.
   const TensorView& block = call.verb == Verb::kReduceScatter ? output : input;
@@ -205,17 +201,17 @@ Result<Operation> CommunicatorImpl::Check(const Call& call, const TensorView& in
   Operation operation{.call = call, .input = input.data, .output = output.data};
   operation.call.dtype = block.dtype;
   PERDURE_ASSIGN_OR_RETURN(std::int64_t count, ElementCount(block.shape));
-  if (call.verb == Verb::kAllToAll) count /= place_.size;
+  if (call.verb == Verb::kAllToAll) count /= group_.size();
   operation.call.count = static_cast<std::uint64_t>(count);
   operation.bytes =
       static_cast<std::size_t>(count) * static_cast<std::size_t>(BitsOf(block.dtype) / 8);
   if (call.verb == Verb::kReduceScatter || call.verb == Verb::kAllToAll) {
     PERDURE_RETURN_IF_ERROR(
-        CheckBlocks(operation.call, name + " input", input, count, place_.size));
+        CheckBlocks(operation.call, name + " input", input, count, group_.size()));
   }
   if (call.verb == Verb::kAllGather || call.verb == Verb::kAllToAll) {
     PERDURE_RETURN_IF_ERROR(
-        CheckBlocks(operation.call, name + " output", output, count, place_.size));
+        CheckBlocks(operation.call, name + " output", output, count, group_.size()));
   }
   return operation;
 }
@@ -235,15 +231,16 @@ std::shared_ptr<Work> CommunicatorImpl::Enqueue(Operation operation, Deadline de
   if (failed_.load()) return std::make_shared<FailedWork>(failure());
   MutexLock lock(submit_mutex_);
   operation.sequence = Last(operation.call) + 1;
-  const std::uint64_t ticket = recorder_.Submitted(recorder_id_, operation, clock_.Now());
+  const std::uint64_t ticket =
+      parts_.recorder.Submitted(recorder_id_, operation, parts_.clock.Now());
   auto work = std::make_shared<WorkImpl>(*this, operation, deadline, ticket);
   // Before the lane can finish it, so that `completed` never passes `submitted`.
   SetLast(operation.call, operation.sequence);
   unfinished_.fetch_add(1);
-  if (!lane_.Submit(work)) {
+  if (!parts_.lane.Submit(work)) {
     unfinished_.fetch_sub(1);
     SetLast(operation.call, operation.sequence - 1);
-    recorder_.Completed(ticket, clock_.Now(), true);
+    parts_.recorder.Completed(ticket, parts_.clock.Now(), true);
     return std::make_shared<FailedWork>(
         Status(Code::kResourceExhausted,
                fmt::format("{} operations wait already; wait for some before submitting {}",
@@ -270,7 +267,7 @@ void CommunicatorImpl::SetLast(const Call& call, std::uint64_t number) {
 
 void CommunicatorImpl::Execute(WorkImpl& work) {
   if (failed_.load()) {
-    recorder_.Completed(work.ticket, clock_.Now(), true);
+    parts_.recorder.Completed(work.ticket, parts_.clock.Now(), true);
     work.Complete(failure());
     unfinished_.fetch_sub(1);
     TellAndClose();
@@ -282,12 +279,12 @@ void CommunicatorImpl::Execute(WorkImpl& work) {
   }
   const int peer = work.operation.peer();
   if (peer < 0) started_.store(work.operation.sequence);
-  waits_for_.store(peer);
+  waits_for_.store(peer < 0 ? -1 : static_cast<int>(group_.JobRank(peer).value()));
   bytes_done_.store(0, std::memory_order_relaxed);
-  recorder_.Started(work.ticket, clock_.Now());
-  const Budget budget{work.deadline, place_.patience.not_joined, place_.patience.running};
+  parts_.recorder.Started(work.ticket, parts_.clock.Now());
+  const Budget budget{work.deadline, patience_.not_joined, patience_.running};
   const std::optional<Trouble> trouble = backend_->Run(work.operation, budget, bytes_done_);
-  recorder_.Completed(work.ticket, clock_.Now(), trouble.has_value());
+  parts_.recorder.Completed(work.ticket, parts_.clock.Now(), trouble.has_value());
   if (trouble.has_value()) {
     OnTrouble(*trouble, &work);
     waits_for_.store(-1);
@@ -305,16 +302,20 @@ void CommunicatorImpl::OnTrouble(const Trouble& trouble, WorkImpl* work) {
   // Aborted here, or the verdict came from elsewhere: then it is known already.
   if (!failed_.load()) {
     FailureArbiter::Evidence evidence;
-    evidence.own.by_rank = static_cast<int>(place_.rank.value());
+    evidence.own.by_rank = static_cast<int>(group_.self().value());
     if (work != nullptr) {
       evidence.own.sequence = work->operation.sequence;
       evidence.own.operation = Describe(work->operation.call);
-      evidence.waits_for = work->operation.peer();
+      evidence.waits_for = waits_for_.load();
     }
     evidence.mismatch = trouble.kind == Trouble::Kind::kMismatch;
     evidence.deadline = trouble.kind == Trouble::Kind::kDeadline;
     evidence.all_joined = trouble.all_joined;
-    evidence.store_host_lost = place_.rank != Rank(0) && backend_->Lost(0);
+    evidence.members = group_.members;
+    const auto host = std::find(group_.members.begin(), group_.members.end(), Rank(0));
+    const auto host_member = static_cast<int>(host - group_.members.begin());
+    evidence.store_host_lost =
+        host != group_.members.end() && host_member != group_.rank && backend_->Lost(host_member);
     using Class = CommFailure::Class;
     const auto accuse = [&](Class failure_class, Rank rank, const std::string& why) {
       evidence.own.failure_class = failure_class;
@@ -322,16 +323,17 @@ void CommunicatorImpl::OnTrouble(const Trouble& trouble, WorkImpl* work) {
     };
     switch (trouble.kind) {
       case Trouble::Kind::kPeerClosed:
-        accuse(Class::kPeerDead, Rank(trouble.peer), "its connection closed without a word");
+        accuse(Class::kPeerDead, group_.JobRank(trouble.peer),
+               "its connection closed without a word");
         break;
       case Trouble::Kind::kPeerLeft:
-        accuse(Class::kNotJoined, Rank(trouble.peer),
+        accuse(Class::kNotJoined, group_.JobRank(trouble.peer),
                "it left in good order before this operation");
         break;
       case Trouble::Kind::kMismatch:
-        accuse(Class::kMismatch, Rank(trouble.peer), trouble.text);
+        accuse(Class::kMismatch, group_.JobRank(trouble.peer), trouble.text);
         if (evidence.waits_for >= 0) {
-          accuse(Class::kMismatch, place_.rank, "it called " + evidence.own.operation);
+          accuse(Class::kMismatch, group_.self(), "it called " + evidence.own.operation);
         }
         break;
       case Trouble::Kind::kDeadline:
@@ -339,11 +341,11 @@ void CommunicatorImpl::OnTrouble(const Trouble& trouble, WorkImpl* work) {
         break;
       case Trouble::Kind::kWoken:
       case Trouble::Kind::kLocal:
-        accuse(Class::kLocalError, place_.rank,
+        accuse(Class::kLocalError, group_.self(),
                trouble.text.empty() ? "it was interrupted" : trouble.text);
         break;
     }
-    const Verdict verdict = arbiter_.Judge(place_.id, evidence);
+    const Verdict verdict = parts_.arbiter.Judge(group_.id, evidence);
     Fail(StatusOf(verdict, work), verdict);
   }
   if (work != nullptr) {
@@ -368,11 +370,12 @@ void CommunicatorImpl::TellAndClose() {
   }
   if (tell) {
     FailureArbiter::Evidence evidence;
+    evidence.members = group_.members;
     evidence.own.failure_class = CommFailure::Class::kAborted;
-    evidence.own.by_rank = static_cast<int>(place_.rank.value());
+    evidence.own.by_rank = static_cast<int>(group_.self().value());
     evidence.own.sequence = started_.load();
-    evidence.own.suspects = {{place_.rank, "it left: " + reason}};
-    arbiter_.Judge(place_.id, evidence);
+    evidence.own.suspects = {{group_.self(), "it left: " + reason}};
+    parts_.arbiter.Judge(group_.id, evidence);
   }
   backend_->Close(!failed_.load(), Deadline::After(kGoodbyeWait));
 }
@@ -385,7 +388,7 @@ bool CommunicatorImpl::Fail(const Status& status, const Verdict& verdict) {
     verdict_ = verdict;
     failed_.store(true);
   }
-  if (observer_ != nullptr) observer_->OnFailed(status);
+  if (parts_.observer != nullptr) parts_.observer->OnFailed(status);
   backend_->Wake();
   return true;
 }
@@ -393,7 +396,7 @@ bool CommunicatorImpl::Fail(const Status& status, const Verdict& verdict) {
 Status CommunicatorImpl::StatusOf(const Verdict& verdict, const WorkImpl* work) const {
   CommFailure failure;
   failure.failure_class = verdict.failure_class;
-  failure.communicator = place_.name;
+  failure.communicator = group_.name;
   failure.sequence = work != nullptr ? work->operation.sequence : started_.load();
   failure.operation = work != nullptr ? Describe(work->operation.call) : verdict.operation;
   failure.bytes_done = work != nullptr ? bytes_done_.load(std::memory_order_relaxed) : 0;
@@ -401,21 +404,21 @@ Status CommunicatorImpl::StatusOf(const Verdict& verdict, const WorkImpl* work) 
   const std::string operation =
       failure.operation.empty() ? "between operations" : failure.operation;
   std::string message = fmt::format(
-      "communicator {}: {} (operation {}, {} bytes received) failed on rank {}: {}", place_.name,
-      operation, failure.sequence, failure.bytes_done, place_.rank.value(), Sentence(verdict));
+      "communicator {}: {} (operation {}, {} bytes received) failed on rank {}: {}", group_.name,
+      operation, failure.sequence, failure.bytes_done, group_.self().value(), Sentence(verdict));
   return Status(std::move(failure), std::move(message));
 }
 
 Deadline CommunicatorImpl::DefaultDeadline() const {
-  return Deadline::After(place_.patience.not_joined + place_.patience.running, clock_);
+  return Deadline::After(patience_.not_joined + patience_.running, parts_.clock);
 }
 
 void CommunicatorImpl::Abort(const Status& reason) {
   CommFailure failure;
   failure.failure_class = CommFailure::Class::kAborted;
-  failure.communicator = place_.name;
+  failure.communicator = group_.name;
   failure.sequence = started_.load();
-  failure.suspects = {{place_.rank, reason.message()}};
+  failure.suspects = {{group_.self(), reason.message()}};
   {
     MutexLock lock(failure_mutex_);
     if (!failure_.ok()) return;
@@ -425,7 +428,7 @@ void CommunicatorImpl::Abort(const Status& reason) {
   }
   backend_->Wake();
   // Told and closed on the lane, which may take a moment.
-  lane_.SubmitAlways(std::make_shared<CloseTask>(*this));
+  parts_.lane.SubmitAlways(std::make_shared<CloseTask>(*this));
 }
 
 Status CommunicatorImpl::failure() const {
@@ -433,8 +436,8 @@ Status CommunicatorImpl::failure() const {
   return failure_;
 }
 
-CommProgress CommunicatorImpl::Progress() const {
-  return {place_.name, submitted_.load(), started_.load(), completed_.load(), signature_.load()};
+CommProgress CommunicatorImpl::progress() const {
+  return {group_.name, submitted_.load(), started_.load(), completed_.load(), signature_.load()};
 }
 
 Standing CommunicatorImpl::standing() const {
@@ -449,13 +452,13 @@ Standing CommunicatorImpl::standing() const {
 
 void CommunicatorImpl::OnVerdict(const Verdict& verdict) {
   if (Fail(StatusOf(verdict, nullptr), verdict)) {
-    lane_.SubmitAlways(std::make_shared<CloseTask>(*this));
+    parts_.lane.SubmitAlways(std::make_shared<CloseTask>(*this));
   }
 }
 
 void CommunicatorImpl::OnPeerDead() {
   backend_->Wake();
-  lane_.SubmitAlways(std::make_shared<CloseTask>(*this));
+  parts_.lane.SubmitAlways(std::make_shared<CloseTask>(*this));
 }
 
 Communicator::Communicator(std::unique_ptr<CommunicatorImpl> impl) : impl_(std::move(impl)) {}
@@ -466,13 +469,13 @@ const CommunicatorImpl& ImplOf(const Communicator& communicator) {
 }
 
 Rank Communicator::rank() const {
-  return impl_->place().rank;
+  return Rank(impl_->group().rank);
 }
 int Communicator::size() const {
-  return impl_->place().size;
+  return impl_->group().size();
 }
 const std::string& Communicator::name() const {
-  return impl_->place().name;
+  return impl_->group().name;
 }
 
 std::shared_ptr<Work> Communicator::AllReduce(const TensorView& in_place, ReduceOp op,

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,8 +19,10 @@
 #include "comm/backend.h"
 #include "comm/failure_arbiter.h"
 #include "comm/flight_recorder.h"
+#include "comm/group.h"
 #include "comm/lane.h"
 #include "comm/operation.h"
+#include "control/key_value.h"
 #include "control/messages.h"
 #include "perdure/comm.h"
 
@@ -41,34 +44,44 @@ class CommObserver {
   virtual void OnWait(bool begins) = 0;
 };
 
+// Connects the members of a group of more than one; every member calls it.
+using Connector =
+    std::function<Result<std::unique_ptr<Backend>>(const Group& group, Deadline deadline)>;
+
+// What the process has once. Everything outlives the communicators.
+struct CommunicatorParts {
+  KeyValue& store;
+  FailureArbiter& arbiter;
+  Lane& lane;
+  FlightRecorder& recorder;
+  const Clock& clock;
+  CommObserver* observer = nullptr;
+  Connector connect = nullptr;  // none: over Gloo
+};
+
 class CommunicatorImpl final : public ArbitratedChannel {
  public:
-  struct Place {
-    std::string name;  // for people
-    std::string id;    // unique in the generation
-    Rank rank;
-    int size = 1;
-    Patience patience;
-  };
-
-  // Everything borrowed outlives this; `observer` may be null.
-  CommunicatorImpl(Place place, std::unique_ptr<Backend> backend, Lane& lane,
-                   FlightRecorder& recorder, FailureArbiter& arbiter, const Clock& clock,
-                   CommObserver* observer);
+  CommunicatorImpl(Group group, Patience patience, std::unique_ptr<Backend> backend,
+                   CommunicatorParts parts);
   // Aborts what is in flight; with nothing in flight, leaves in good order.
   ~CommunicatorImpl() override;
 
-  const Place& place() const { return place_; }
+  const Group& group() const { return group_; }
+  const Patience& patience() const { return patience_; }
+  const CommunicatorParts& parts() const { return parts_; }
   std::shared_ptr<Work> Submit(const Call& call, const TensorView& input, const TensorView& output,
                                Deadline deadline);
   std::shared_ptr<Work> SubmitBarrier(Deadline deadline);
   Deadline DefaultDeadline() const;
   void Abort(const Status& reason);
   Status failure() const;
-  CommProgress Progress() const;
+  // The number of this call of Split among all of this communicator.
+  std::uint64_t CountSplit() { return splits_.fetch_add(1) + 1; }
 
   // ArbitratedChannel.
-  const std::string& id() const override { return place_.id; }
+  const std::string& id() const override { return group_.id; }
+  bool Has(Rank rank) const override { return group_.Has(rank); }
+  CommProgress progress() const override;
   Standing standing() const override;
   void OnVerdict(const Verdict& verdict) override;
   void OnPeerDead() override;
@@ -94,14 +107,11 @@ class CommunicatorImpl final : public ArbitratedChannel {
   bool Fail(const Status& status, const Verdict& verdict);
   Status StatusOf(const Verdict& verdict, const WorkImpl* work) const;
 
-  const Place place_;
+  const Group group_;
+  const Patience patience_;
+  const CommunicatorParts parts_;
   const std::uint32_t recorder_id_;  // names this communicator in the records
   const std::unique_ptr<Backend> backend_;
-  Lane& lane_;
-  FlightRecorder& recorder_;
-  FailureArbiter& arbiter_;
-  const Clock& clock_;
-  CommObserver* const observer_;
 
   // Order of submission.
   Mutex submit_mutex_;
@@ -114,7 +124,8 @@ class CommunicatorImpl final : public ArbitratedChannel {
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> signature_{0};
   std::atomic<std::uint64_t> bytes_done_{0};  // of the operation that runs
-  std::atomic<int> waits_for_{-1};            // its peer, if it is a send or recv
+  std::atomic<int> waits_for_{-1};            // its peer in the job, if it is a send or recv
+  std::atomic<std::uint64_t> splits_{0};
 
   std::atomic<bool> failed_{false};
   mutable Mutex failure_mutex_;

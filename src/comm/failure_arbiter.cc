@@ -57,7 +57,7 @@ void FailureArbiter::ReportPeerDead(Rank rank, const std::string& reason) {
   }
   told_dead_.push_back({rank, reason + " (told by the supervisor)"});
   for (auto& [id, channel] : channels_) {
-    if (settled_.count(id) == 0) channel->OnPeerDead();
+    if (channel->Has(rank) && settled_.count(id) == 0) channel->OnPeerDead();
   }
   changed_.NotifyAll();
 }
@@ -68,7 +68,8 @@ void FailureArbiter::Join(ArbitratedChannel& channel) {
   const auto settled = settled_.find(channel.id());
   if (settled != settled_.end()) {
     channel.OnVerdict(settled->second);
-  } else if (!told_dead_.empty()) {
+  } else if (std::any_of(told_dead_.begin(), told_dead_.end(),
+                         [&](const auto& told) { return channel.Has(told.rank); })) {
     channel.OnPeerDead();
   }
 }
@@ -79,19 +80,27 @@ void FailureArbiter::Leave(ArbitratedChannel& channel) {
   if (found != channels_.end() && found->second == &channel) channels_.erase(found);
 }
 
+std::vector<CommProgress> FailureArbiter::Progress() {
+  std::vector<CommProgress> all;
+  MutexLock lock(mutex_);
+  for (const auto& [id, channel] : channels_) all.push_back(channel->progress());
+  return all;
+}
+
 Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
   if (std::optional<Verdict> settled = Settled(id)) return *std::move(settled);
   Verdict accusation = evidence.own;
-  if (std::optional<Verdict> told = FromSupervisor(evidence.own)) {
+  if (std::optional<Verdict> told = FromSupervisor(evidence.own, evidence.members)) {
     accusation = *std::move(told);
   } else if (evidence.deadline || (evidence.mismatch && evidence.waits_for < 0)) {
     const Deadline roll_deadline = Deadline::After(kRollCallWait);
     // Somebody else may have found the cause already, and only its alarm is still on its way.
-    if (std::optional<Verdict> known = KnownCause(id, roll_deadline)) return Settle(id, *known);
-    auto roll = CallRoll(id, roll_deadline);
+    if (std::optional<Verdict> known = KnownCause(id, evidence.members, roll_deadline))
+      return Settle(id, *known);
+    auto roll = CallRoll(id, evidence.members, roll_deadline);
     while (evidence.mismatch && roll.ok() && !AllAt(*roll, evidence.own.sequence) &&
            PauseBefore(roll_deadline)) {
-      roll = CallRoll(id, roll_deadline);
+      roll = CallRoll(id, evidence.members, roll_deadline);
     }
     if (!roll.ok()) {
       accusation = StoreIsSilent(evidence);
@@ -121,16 +130,19 @@ Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
   // The store is gone or silent: the supervisor may still know.
   {
     MutexLock lock(mutex_);
-    while (told_dead_.empty() && settled_.count(id) == 0 && !closing_ &&
+    while (ToldDead(evidence.members) == nullptr && settled_.count(id) == 0 && !closing_ &&
            changed_.WaitUntil(mutex_, limit)) {
     }
   }
-  if (std::optional<Verdict> told = FromSupervisor(evidence.own)) return Settle(id, *told);
+  if (std::optional<Verdict> told = FromSupervisor(evidence.own, evidence.members))
+    return Settle(id, *told);
   return Settle(id, StoreIsSilent(evidence));
 }
 
-std::optional<Verdict> FailureArbiter::KnownCause(const std::string& id, Deadline deadline) {
-  if (std::optional<Verdict> told = FromSupervisor(Verdict{})) return told;
+std::optional<Verdict> FailureArbiter::KnownCause(const std::string& id,
+                                                  const std::vector<Rank>& members,
+                                                  Deadline deadline) {
+  if (std::optional<Verdict> told = FromSupervisor(Verdict{}, members)) return told;
   // Answered at once: a get whose wait is over when it arrives only looks.
   const Deadline now(RealClock().Now());
   const Result<std::string> held = store_->Get(CauseKey(id), Earlier(now, deadline));
@@ -140,8 +152,8 @@ std::optional<Verdict> FailureArbiter::KnownCause(const std::string& id, Deadlin
   return *std::move(verdict);
 }
 
-Result<std::map<int, std::optional<Standing>>> FailureArbiter::CallRoll(const std::string& id,
-                                                                        Deadline deadline) {
+Result<std::map<int, std::optional<Standing>>> FailureArbiter::CallRoll(
+    const std::string& id, const std::vector<Rank>& members, Deadline deadline) {
   std::string call;
   {
     MutexLock lock(mutex_);
@@ -150,8 +162,9 @@ Result<std::map<int, std::optional<Standing>>> FailureArbiter::CallRoll(const st
   PERDURE_RETURN_IF_ERROR(
       Raise(json{{"kind", "roll_call"}, {"communicator", id}, {"call", call}}.dump(), deadline));
   std::map<int, std::optional<Standing>> roll;
-  for (int peer = 0; peer < options_.size; ++peer) {
-    if (Rank(peer) == options_.rank) continue;
+  for (const Rank member : members) {
+    if (member == options_.rank) continue;
+    const auto peer = static_cast<int>(member.value());
     const Result<std::string> answer = store_->Get(RollKey(id, call, peer), deadline);
     if (answer.status().code() == Code::kUnavailable) return answer.status();
     roll[peer];
@@ -163,7 +176,10 @@ Result<std::map<int, std::optional<Standing>>> FailureArbiter::CallRoll(const st
 }
 
 Verdict FailureArbiter::StoreIsSilent(const Evidence& evidence) const {
-  if (options_.rank == options_.store_host) return evidence.own;
+  const std::vector<Rank>& members = evidence.members;
+  const bool takes_part =
+      std::find(members.begin(), members.end(), options_.store_host) != members.end();
+  if (options_.rank == options_.store_host || !takes_part) return evidence.own;
   Verdict verdict = evidence.own;
   if (evidence.store_host_lost) {
     verdict.failure_class = Class::kPeerDead;
@@ -196,13 +212,22 @@ std::optional<Verdict> FailureArbiter::Settled(const std::string& id) {
   return found->second;
 }
 
-std::optional<Verdict> FailureArbiter::FromSupervisor(const Verdict& own) {
+std::optional<Verdict> FailureArbiter::FromSupervisor(const Verdict& own,
+                                                      const std::vector<Rank>& members) {
   MutexLock lock(mutex_);
-  if (told_dead_.empty()) return std::nullopt;
+  const CommFailure::Suspect* const told = ToldDead(members);
+  if (told == nullptr) return std::nullopt;
   Verdict verdict = own;
   verdict.failure_class = Class::kPeerDead;
-  verdict.suspects = {told_dead_.front()};
+  verdict.suspects = {*told};
   return verdict;
+}
+
+const CommFailure::Suspect* FailureArbiter::ToldDead(const std::vector<Rank>& members) const {
+  for (const CommFailure::Suspect& told : told_dead_) {
+    if (std::find(members.begin(), members.end(), told.rank) != members.end()) return &told;
+  }
+  return nullptr;
 }
 
 bool FailureArbiter::PauseBefore(Deadline deadline) {

@@ -28,6 +28,7 @@
 #include "base/thread.h"
 #include "comm/verdict.h"
 #include "control/key_value.h"
+#include "control/messages.h"
 #include "perdure/clock.h"
 #include "perdure/ids.h"
 
@@ -44,7 +45,10 @@ class ArbitratedChannel {
   virtual ~ArbitratedChannel() = default;
   // Unique in the generation and the same on all ranks.
   virtual const std::string& id() const = 0;
+  // This rank of the job is in it.
+  virtual bool Has(Rank rank) const = 0;
   virtual Standing standing() const = 0;
+  virtual CommProgress progress() const = 0;
   // It has failed, and this is why.
   virtual void OnVerdict(const Verdict& verdict) = 0;
   // A peer is dead: stop what is running and ask for the verdict.
@@ -55,7 +59,6 @@ class FailureArbiter {
  public:
   struct Options {
     Rank rank;
-    int size = 1;
     Rank store_host{0};  // the rank that the control store lives in
   };
 
@@ -65,14 +68,19 @@ class FailureArbiter {
   FailureArbiter(const FailureArbiter&) = delete;
   FailureArbiter& operator=(const FailureArbiter&) = delete;
 
-  // From the supervisor: this rank's process is gone. Pending collectives fail at once.
+  // From the supervisor: this rank's process is gone. What is pending in communicators that it is
+  // in fails at once.
   void ReportPeerDead(Rank rank, const std::string& reason);
 
   // The channel is called until Leave returns.
   void Join(ArbitratedChannel& channel);
   void Leave(ArbitratedChannel& channel);
 
+  // Of every channel that has joined, for heartbeats.
+  std::vector<CommProgress> Progress();
+
   struct Evidence {
+    std::vector<Rank> members;     // of the communicator; this rank is among them
     Verdict own;                   // what this rank would say by itself
     bool deadline = false;         // all that was seen is silence
     bool mismatch = false;         // somebody called something else: the minority is at fault, of
@@ -89,7 +97,8 @@ class FailureArbiter {
 
   // Why this communicator can no longer be built or go on: what the supervisor told, else the first
   // cause that the store holds.
-  std::optional<Verdict> KnownCause(const std::string& id, Deadline deadline);
+  std::optional<Verdict> KnownCause(const std::string& id, const std::vector<Rank>& members,
+                                    Deadline deadline);
 
  private:
   void Watch();
@@ -98,7 +107,9 @@ class FailureArbiter {
   Status Raise(const std::string& text, Deadline deadline);
   // Where every other rank says it is; nothing for one that does not answer. An error: the store
   // does not answer.
-  Result<std::map<int, std::optional<Standing>>> CallRoll(const std::string& id, Deadline deadline);
+  Result<std::map<int, std::optional<Standing>>> CallRoll(const std::string& id,
+                                                          const std::vector<Rank>& members,
+                                                          Deadline deadline);
   Verdict StoreIsSilent(const Evidence& evidence) const;
   // Makes it this process's verdict on the communicator, unless there is one; returns the standing
   // one.
@@ -106,8 +117,10 @@ class FailureArbiter {
   std::optional<Verdict> Settled(const std::string& id);
   // Waits kRollCallAgain; false when that is past the deadline.
   bool PauseBefore(Deadline deadline);
-  // The supervisor's word, in the place of `own`, when there is one.
-  std::optional<Verdict> FromSupervisor(const Verdict& own);
+  // The supervisor's word on one of the members, in the place of `own`, when there is one.
+  std::optional<Verdict> FromSupervisor(const Verdict& own, const std::vector<Rank>& members);
+  const CommFailure::Suspect* ToldDead(const std::vector<Rank>& members) const
+      PERDURE_REQUIRES(mutex_);
 
   const Options options_;
   const std::unique_ptr<KeyValue> store_;

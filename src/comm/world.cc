@@ -5,18 +5,9 @@
 #include <utility>
 
 #include "base/posix.h"
-#include "comm/backends/gloo/gloo_backend.h"
 #include "comm/backends/loopback/loopback_backend.h"
 
 namespace perdure {
-namespace {
-
-std::string IdOf(const CommunicatorOptions& options) {
-  return fmt::format("{}.{}", options.name, options.attempt);
-}
-
-}  // namespace
-
 GlooOptions GlooOptionsFromEnvironment() {
   GlooOptions options;
   options.interface = GetEnv("PERDURE_COMM_IFACE").value_or("");
@@ -32,32 +23,37 @@ Result<std::unique_ptr<Communicator>> CreateCommunicator(const CommunicatorOptio
                   fmt::format("communicator {}: rank {} of {} ranks does not exist", options.name,
                               options.rank.value(), options.size));
   }
-  if (options.size == 1) {
-    return WrapBackend(options, parts, MakeLoopbackBackend(MakeLoopbackHub(1), 0));
+  Group group{.name = options.name,
+              .id = fmt::format("{}.{}", options.name, options.attempt),
+              .rank = static_cast<int>(options.rank.value()),
+              .members = {},
+              .generation = options.generation};
+  for (int rank = 0; rank < options.size; ++rank) group.members.emplace_back(rank);
+  CommunicatorParts connecting = parts;
+  if (!connecting.connect) {
+    connecting.connect = [gloo = options.gloo, &store = parts.store, &arbiter = parts.arbiter](
+                             const Group& members, Deadline until) {
+      return ConnectGlooBackend(members, gloo, store, arbiter, until);
+    };
   }
-  PERDURE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                           ConnectGlooBackend({.name = options.name,
-                                               .id = IdOf(options),
-                                               .rank = static_cast<int>(options.rank.value()),
-                                               .size = options.size,
-                                               .generation = options.generation,
-                                               .interface = options.gloo.interface,
-                                               .host = options.gloo.host},
-                                              parts.store, parts.arbiter, deadline));
-  return WrapBackend(options, parts, std::move(backend));
+  return ConnectGroup(std::move(group), options.patience, connecting, deadline);
 }
 
-std::unique_ptr<Communicator> WrapBackend(const CommunicatorOptions& options,
-                                          const CommunicatorParts& parts,
-                                          std::unique_ptr<Backend> backend) {
-  return std::make_unique<Communicator>(std::make_unique<CommunicatorImpl>(
-      CommunicatorImpl::Place{options.name, IdOf(options), options.rank, options.size,
-                              options.patience},
-      std::move(backend), parts.lane, parts.recorder, parts.arbiter, parts.clock, parts.observer));
+Result<std::unique_ptr<Communicator>> ConnectGroup(Group group, const Patience& patience,
+                                                   const CommunicatorParts& parts,
+                                                   Deadline deadline) {
+  std::unique_ptr<Backend> backend;
+  if (group.size() == 1) {
+    backend = MakeLoopbackBackend(MakeLoopbackHub(1), 0);
+  } else {
+    PERDURE_ASSIGN_OR_RETURN(backend, parts.connect(group, deadline));
+  }
+  return std::make_unique<Communicator>(
+      std::make_unique<CommunicatorImpl>(std::move(group), patience, std::move(backend), parts));
 }
 
 CommProgress ProgressOf(const Communicator& communicator) {
-  return ImplOf(communicator).Progress();
+  return ImplOf(communicator).progress();
 }
 
 }  // namespace perdure

@@ -5,18 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "comm/backends/gloo/gloo_backend.h"
 #include "comm/communicator_impl.h"
-#include "control/key_value.h"
-#include "control/messages.h"
 #include "perdure/comm.h"
 
 namespace perdure {
-
-// Where the Gloo backend listens: an interface by name, else an address of this machine.
-struct GlooOptions {
-  std::string interface;
-  std::string host = "127.0.0.1";
-};
 
 // From PERDURE_COMM_IFACE and PERDURE_COMM_HOST.
 GlooOptions GlooOptionsFromEnvironment();
@@ -33,16 +26,6 @@ struct CommunicatorOptions {
   GlooOptions gloo;
 };
 
-// What the process has once. Everything outlives the communicators.
-struct CommunicatorParts {
-  KeyValue& store;
-  FailureArbiter& arbiter;
-  Lane& lane;
-  FlightRecorder& recorder;
-  const Clock& clock;
-  CommObserver* observer = nullptr;
-};
-
 // Every rank calls it; returns when all ranks are connected, or with an error at the deadline that
 // names the ranks which have not come (COMM-1). One rank alone needs nobody. kUnimplemented when
 // this build has no backend for more than one rank.
@@ -50,10 +33,10 @@ Result<std::unique_ptr<Communicator>> CreateCommunicator(const CommunicatorOptio
                                                          const CommunicatorParts& parts,
                                                          Deadline deadline);
 
-// The same over any backend: tests, and ranks as threads of one process.
-std::unique_ptr<Communicator> WrapBackend(const CommunicatorOptions& options,
-                                          const CommunicatorParts& parts,
-                                          std::unique_ptr<Backend> backend);
+// The same for any group; `parts.connect` is set unless this process is the only member.
+Result<std::unique_ptr<Communicator>> ConnectGroup(Group group, const Patience& patience,
+                                                   const CommunicatorParts& parts,
+                                                   Deadline deadline);
 
 // For heartbeats. Any thread.
 CommProgress ProgressOf(const Communicator& communicator);

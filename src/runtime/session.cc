@@ -169,7 +169,7 @@ class Session::Impl final : public CommObserver {
   FlightRecorder recorder;
   Lane lane;
   std::unique_ptr<Communicator> world;
-  std::atomic<const Communicator*> world_ready{nullptr};  // for the reporter's thread
+  std::atomic<FailureArbiter*> communicators{nullptr};  // once open; for the reporter's thread
   std::unique_ptr<SigtermWatch> sigterm;
 
   // The training thread: the one that joined. Its phases while it stands still.
@@ -325,8 +325,8 @@ Status Session::Impl::OpenWorld(Deadline deadline) {
   meetings = store->Connect();
   FailureArbiter::Options arbitration;
   arbitration.rank = environment.rank;
-  arbitration.size = environment.world_size;
   arbiter = std::make_unique<FailureArbiter>(arbitration, store->Connect());
+  communicators.store(arbiter.get());
 
   CommunicatorOptions options;
   options.rank = environment.rank;
@@ -448,9 +448,7 @@ RankReport Session::Impl::MakeReport() {
   RankReport report = activity.Snapshot();
   report.generation = generation;
   report.rank = environment.rank;
-  if (const Communicator* ready = world_ready.load()) {
-    report.communicators = {ProgressOf(*ready)};
-  }
+  if (FailureArbiter* open = communicators.load()) report.communicators = open->Progress();
   return report;
 }
 

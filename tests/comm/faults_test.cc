@@ -435,7 +435,7 @@ TEST(RendezvousTest, AnotherWorldSizeIsRefused) {
   std::vector<Thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back("rank", [&, rank] {
-      RankParts mine(store, rank, 2);
+      RankParts mine(store, rank);
       CommunicatorOptions options;
       options.rank = Rank(rank);
       options.size = 2 + rank;
@@ -450,7 +450,7 @@ TEST(RendezvousTest, AnotherWorldSizeIsRefused) {
 
 TEST(RendezvousTest, AnInterfaceThatDoesNotExistIsNamed) {
   StoreServer store{Generation(1)};
-  RankParts mine(store, 0, 2);
+  RankParts mine(store, 0);
   CommunicatorOptions options;
   options.size = 2;
   options.gloo.interface = "nosuch0";

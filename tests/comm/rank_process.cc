@@ -46,8 +46,7 @@ int Main(int argc, char** argv) {
     Say("STORE " + address + ";");
   }
   const auto kv = ConnectKeyValue(address, Generation(1));
-  FailureArbiter arbiter({.rank = Rank(rank), .size = size},
-                         ConnectKeyValue(address, Generation(1)));
+  FailureArbiter arbiter({.rank = Rank(rank)}, ConnectKeyValue(address, Generation(1)));
   Lane lane;
   FlightRecorder recorder;
   CommunicatorOptions options;

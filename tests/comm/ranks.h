@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,11 +29,10 @@ inline Deadline Soon() {
 
 // What one rank of a test has.
 struct RankParts {
-  RankParts(StoreServer& server, int rank, int size)
+  RankParts(StoreServer& server, int rank)
       : rank(rank),
         store(server, Generation(1)),
-        arbiter({.rank = Rank(rank), .size = size},
-                std::make_unique<MemoryKeyValue>(server, Generation(1))) {}
+        arbiter({.rank = Rank(rank)}, std::make_unique<MemoryKeyValue>(server, Generation(1))) {}
 
   CommunicatorParts parts() { return {store, arbiter, lane, recorder, RealClock()}; }
 
@@ -56,7 +57,6 @@ class World {
 
   void RunOwning(const std::function<void(std::unique_ptr<Communicator>, RankParts&)>& body,
                  int attempt = 1) {
-    hub_ = MakeLoopbackHub(size_);
     RunParts([&](RankParts& mine) {
       auto communicator = Build(mine, attempt, Deadline::After(std::chrono::seconds(20)));
       ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
@@ -68,7 +68,7 @@ class World {
   void RunParts(const std::function<void(RankParts&)>& body) {
     std::vector<std::unique_ptr<RankParts>> ranks;
     for (int rank = 0; rank < size_; ++rank) {
-      ranks.push_back(std::make_unique<RankParts>(store, rank, size_));
+      ranks.push_back(std::make_unique<RankParts>(store, rank));
     }
     std::vector<Thread> threads;
     for (int rank = 0; rank < size_; ++rank) {
@@ -83,16 +83,31 @@ class World {
     options.size = size_;
     options.attempt = attempt;
     options.patience = patience;
-    if (transport_ == Transport::kGloo) return CreateCommunicator(options, mine.parts(), deadline);
-    return WrapBackend(options, mine.parts(), MakeLoopbackBackend(hub_, mine.rank));
+    CommunicatorParts parts = mine.parts();
+    if (transport_ == Transport::kLoopback) {
+      parts.connect = [this](const Group& group, Deadline) -> Result<std::unique_ptr<Backend>> {
+        return MakeLoopbackBackend(HubOf(group), group.rank);
+      };
+    }
+    return CreateCommunicator(options, parts, deadline);
   }
 
   StoreServer store{Generation(1)};
 
  private:
+  // Where the threads of one communicator meet; gone with the last of them.
+  std::shared_ptr<LoopbackHub> HubOf(const Group& group) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::weak_ptr<LoopbackHub>& known = hubs_[group.id];
+    std::shared_ptr<LoopbackHub> hub = known.lock();
+    if (hub == nullptr) known = hub = MakeLoopbackHub(group.size());
+    return hub;
+  }
+
   const Transport transport_;
   const int size_;
-  std::shared_ptr<LoopbackHub> hub_;
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<LoopbackHub>> hubs_;
 };
 
 // The transports that this build has.

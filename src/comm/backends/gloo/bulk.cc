@@ -20,7 +20,7 @@ Slice SegmentAt(std::size_t bytes, int index) {
 
 }  // namespace
 
-MaybeTrouble AllReduce(Exchange& x, Course& course, Scratch& scratch) {
+MaybeTrouble AllReduce(FrameExchange& x, Course& course, Scratch& scratch) {
   const Operation& operation = course.operation;
   const Call& call = operation.call;
   const auto element = static_cast<std::size_t>(BitsOf(call.dtype) / 8);
@@ -29,10 +29,10 @@ MaybeTrouble AllReduce(Exchange& x, Course& course, Scratch& scratch) {
   auto* const data = static_cast<char*>(operation.output);
   scratch.resize(std::max(scratch.size(), kPipelineWindow * plan.segment_bytes()));
   // Destroyed before the operation returns: from then on Gloo cannot touch the tensor.
-  const Mesh::Registration tensor(x.mesh(), data, operation.bytes);
-  const Mesh::Registration incoming(x.mesh(), scratch.data(), scratch.size());
+  const PeerMesh::Registration tensor(x.mesh(), data, operation.bytes);
+  const PeerMesh::Registration incoming(x.mesh(), scratch.data(), scratch.size());
 
-  const auto recv_at = [&](int m) -> Exchange::Target {
+  const auto recv_at = [&](int m) -> FrameExchange::Target {
     const Slice slice = plan.Received(m);
     if (!plan.Reduces(m)) return {tensor.get(), slice};
     return {incoming.get(),
@@ -46,7 +46,7 @@ MaybeTrouble AllReduce(Exchange& x, Course& course, Scratch& scratch) {
             plan.Completes(m) ? divisor : 1);
     if (plan.Completes(m)) course.AllJoined();
   };
-  const auto send_at = [&](int m) -> Exchange::Target { return {tensor.get(), plan.Sent(m)}; };
+  const auto send_at = [&](int m) -> FrameExchange::Target { return {tensor.get(), plan.Sent(m)}; };
   return x.RunPipeline(course,
                        {.left = x.Wrap(x.rank - 1),
                         .right = x.Wrap(x.rank + 1),
@@ -56,14 +56,14 @@ MaybeTrouble AllReduce(Exchange& x, Course& course, Scratch& scratch) {
                        recv_at, on_received, send_at);
 }
 
-MaybeTrouble AllGather(Exchange& x, Course& course) {
+MaybeTrouble AllGather(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const std::size_t bytes = operation.bytes;
   const AllGatherPlan plan(bytes, x.size, x.rank, kSegmentBytesMax);
   auto* const output = static_cast<char*>(operation.output);
   char* const own = output + static_cast<std::size_t>(x.rank) * bytes;
   if (own != operation.input) std::memmove(own, operation.input, bytes);
-  const Mesh::Registration tensor(x.mesh(), output, bytes * static_cast<std::size_t>(x.size));
+  const PeerMesh::Registration tensor(x.mesh(), output, bytes * static_cast<std::size_t>(x.size));
   return x.RunPipeline(
       course,
       {.left = x.Wrap(x.rank - 1),
@@ -71,25 +71,25 @@ MaybeTrouble AllGather(Exchange& x, Course& course) {
        .leading = plan.segments(),
        .received = plan.messages(),
        .sent = plan.messages()},
-      [&](int m) -> Exchange::Target {
+      [&](int m) -> FrameExchange::Target {
         return {tensor.get(), plan.Received(m)};
       },
       [&](int m, const Slice&) {
         if (m == plan.messages() - plan.segments()) course.AllJoined();
       },
-      [&](int m) -> Exchange::Target {
+      [&](int m) -> FrameExchange::Target {
         return {tensor.get(), plan.Sent(m)};
       });
 }
 
-MaybeTrouble Broadcast(Exchange& x, Course& course) {
+MaybeTrouble Broadcast(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const int relative = x.Wrap(x.rank - operation.call.root);
-  const Mesh::Registration tensor(x.mesh(), operation.output, operation.bytes);
+  const PeerMesh::Registration tensor(x.mesh(), operation.output, operation.bytes);
   const int segments = SegmentsOf(operation.bytes);
   const bool first = relative == 0;
   const bool last = relative == x.size - 1;
-  const auto at = [&](int m) -> Exchange::Target {
+  const auto at = [&](int m) -> FrameExchange::Target {
     return {tensor.get(), SegmentAt(operation.bytes, m)};
   };
   return x.RunPipeline(
@@ -103,7 +103,7 @@ MaybeTrouble Broadcast(Exchange& x, Course& course) {
 }
 
 // From the rank after the root along the chain to the root; everyone adds its own part.
-MaybeTrouble Reduce(Exchange& x, Course& course, Scratch& scratch) {
+MaybeTrouble Reduce(FrameExchange& x, Course& course, Scratch& scratch) {
   const Operation& operation = course.operation;
   const Call& call = operation.call;
   const auto element = static_cast<std::size_t>(BitsOf(call.dtype) / 8);
@@ -114,8 +114,8 @@ MaybeTrouble Reduce(Exchange& x, Course& course, Scratch& scratch) {
   const int divisor = root && call.reduce == ReduceOp::kAverage ? x.size : 1;
   auto* const data = static_cast<char*>(operation.output);
   scratch.resize(std::max(scratch.size(), kPipelineWindow * kSegmentBytesMax));
-  const Mesh::Registration tensor(x.mesh(), data, operation.bytes);
-  const Mesh::Registration incoming(x.mesh(), scratch.data(), scratch.size());
+  const PeerMesh::Registration tensor(x.mesh(), data, operation.bytes);
+  const PeerMesh::Registration incoming(x.mesh(), scratch.data(), scratch.size());
   return x.RunPipeline(
       course,
       {.left = x.Wrap(x.rank - 1),
@@ -123,7 +123,7 @@ MaybeTrouble Reduce(Exchange& x, Course& course, Scratch& scratch) {
        .leading = first ? segments : 0,
        .received = first ? 0 : segments,
        .sent = root ? 0 : segments},
-      [&](int m) -> Exchange::Target {
+      [&](int m) -> FrameExchange::Target {
         return {incoming.get(),
                 {static_cast<std::size_t>(m % kPipelineWindow) * kSegmentBytesMax,
                  SegmentAt(operation.bytes, m).bytes}};
@@ -134,7 +134,7 @@ MaybeTrouble Reduce(Exchange& x, Course& course, Scratch& scratch) {
                 divisor);
         if (root) course.AllJoined();
       },
-      [&](int m) -> Exchange::Target {
+      [&](int m) -> FrameExchange::Target {
         return {tensor.get(), SegmentAt(operation.bytes, m)};
       });
 }
@@ -143,8 +143,8 @@ namespace {
 
 // The piece of every block that begins at `begin`: the ring's first half, with the partial sums in
 // scratch, because the input belongs to the caller.
-MaybeTrouble ReduceScatterPiece(Exchange& x, Course& course, Scratch& scratch, std::size_t begin,
-                                std::size_t bytes, int round) {
+MaybeTrouble ReduceScatterPiece(FrameExchange& x, Course& course, Scratch& scratch,
+                                std::size_t begin, std::size_t bytes, int round) {
   const Operation& operation = course.operation;
   const Call& call = operation.call;
   const auto element = static_cast<std::size_t>(BitsOf(call.dtype) / 8);
@@ -160,9 +160,9 @@ MaybeTrouble ReduceScatterPiece(Exchange& x, Course& course, Scratch& scratch, s
   scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(steps) * bytes));
   // Gloo takes what it sends from as writable, and only reads it.
   auto* const readable = const_cast<char*>(input);
-  const Mesh::Registration source(x.mesh(), readable,
-                                  operation.bytes * static_cast<std::size_t>(x.size));
-  const Mesh::Registration partial(x.mesh(), scratch.data(), scratch.size());
+  const PeerMesh::Registration source(x.mesh(), readable,
+                                      operation.bytes * static_cast<std::size_t>(x.size));
+  const PeerMesh::Registration partial(x.mesh(), scratch.data(), scratch.size());
   const auto slot = [&](int m) -> Slice {
     const Slice segment = SegmentAt(bytes, m % segments);
     return {static_cast<std::size_t>(m / segments) * bytes + segment.offset, segment.bytes};
@@ -175,7 +175,7 @@ MaybeTrouble ReduceScatterPiece(Exchange& x, Course& course, Scratch& scratch, s
        .received = steps * segments,
        .sent = steps * segments,
        .round = round},
-      [&](int m) -> Exchange::Target {
+      [&](int m) -> FrameExchange::Target {
         return {partial.get(), slot(m)};
       },
       [&](int m, const Slice& at) {
@@ -188,7 +188,7 @@ MaybeTrouble ReduceScatterPiece(Exchange& x, Course& course, Scratch& scratch, s
                 at.bytes / element, last ? divisor : 1);
         if (last) course.AllJoined();
       },
-      [&](int m) -> Exchange::Target {
+      [&](int m) -> FrameExchange::Target {
         if (m >= segments) return {partial.get(), slot(m - segments)};
         const Slice segment = SegmentAt(bytes, m);
         return {source.get(), {own(0) + segment.offset, segment.bytes}};
@@ -197,7 +197,7 @@ MaybeTrouble ReduceScatterPiece(Exchange& x, Course& course, Scratch& scratch, s
 
 }  // namespace
 
-MaybeTrouble ReduceScatter(Exchange& x, Course& course, Scratch& scratch) {
+MaybeTrouble ReduceScatter(FrameExchange& x, Course& course, Scratch& scratch) {
   const std::size_t bytes = course.operation.bytes;
   int round = 0;
   for (std::size_t begin = 0; begin < bytes; begin += kReduceScatterPieceMax, ++round) {
@@ -207,7 +207,7 @@ MaybeTrouble ReduceScatter(Exchange& x, Course& course, Scratch& scratch) {
   return std::nullopt;
 }
 
-MaybeTrouble AllToAll(Exchange& x, Course& course) {
+MaybeTrouble AllToAll(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const std::size_t bytes = operation.bytes;
   const std::size_t whole = bytes * static_cast<std::size_t>(x.size);
@@ -215,8 +215,8 @@ MaybeTrouble AllToAll(Exchange& x, Course& course) {
   auto* const input = const_cast<char*>(static_cast<const char*>(operation.input));
   auto* const output = static_cast<char*>(operation.output);
   std::memcpy(output + offset(x.rank), input + offset(x.rank), bytes);
-  const Mesh::Registration source(x.mesh(), input, whole);
-  const Mesh::Registration target(x.mesh(), output, whole);
+  const PeerMesh::Registration source(x.mesh(), input, whole);
+  const PeerMesh::Registration target(x.mesh(), output, whole);
   const int segments = SegmentsOf(bytes);
   const auto in_block = [&](int rank, int m) -> Slice {
     const Slice segment = SegmentAt(bytes, m);
@@ -233,13 +233,13 @@ MaybeTrouble AllToAll(Exchange& x, Course& course) {
          .received = segments,
          .sent = segments,
          .round = distance},
-        [&](int m) -> Exchange::Target {
+        [&](int m) -> FrameExchange::Target {
           return {target.get(), in_block(from, m)};
         },
         [&](int, const Slice&) {
           if (distance + 1 == x.size) course.AllJoined();
         },
-        [&](int m) -> Exchange::Target {
+        [&](int m) -> FrameExchange::Target {
           return {source.get(), in_block(to, m)};
         });
     if (trouble.has_value()) return trouble;
@@ -247,16 +247,16 @@ MaybeTrouble AllToAll(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble Send(Exchange& x, Course& course) {
+MaybeTrouble Send(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const int to = operation.peer();
   if (auto trouble = x.Send(course, to, 0, nullptr, 0)) return trouble;
   if (auto trouble = x.Receive(course, to, 1, 0)) return trouble;
   x.mesh().ReleaseFrame(to);
   course.AllJoined();
-  const Mesh::Registration tensor(x.mesh(), operation.output, operation.bytes);
+  const PeerMesh::Registration tensor(x.mesh(), operation.output, operation.bytes);
   const int segments = SegmentsOf(operation.bytes);
-  const auto at = [&](int m) -> Exchange::Target {
+  const auto at = [&](int m) -> FrameExchange::Target {
     return {tensor.get(), SegmentAt(operation.bytes, m)};
   };
   return x.RunPipeline(
@@ -264,15 +264,15 @@ MaybeTrouble Send(Exchange& x, Course& course) {
       [](int, const Slice&) {}, at);
 }
 
-MaybeTrouble Recv(Exchange& x, Course& course) {
+MaybeTrouble Recv(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const int from = operation.peer();
   if (auto trouble = x.Receive(course, from, 0, 0)) return trouble;
   x.mesh().ReleaseFrame(from);
   course.AllJoined();
   if (auto trouble = x.Send(course, from, 1, nullptr, 0)) return trouble;
-  const Mesh::Registration tensor(x.mesh(), operation.output, operation.bytes);
-  const auto at = [&](int m) -> Exchange::Target {
+  const PeerMesh::Registration tensor(x.mesh(), operation.output, operation.bytes);
+  const auto at = [&](int m) -> FrameExchange::Target {
     return {tensor.get(), SegmentAt(operation.bytes, m)};
   };
   return x.RunPipeline(

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "comm/backends/gloo/exchange.h"
+#include "comm/backends/gloo/frame_exchange.h"
 
 namespace perdure::bulk {
 
@@ -21,13 +21,13 @@ using Scratch = std::vector<char>;
 // that times the number of ranks.
 inline constexpr std::size_t kReduceScatterPieceMax = 8 << 20;
 
-MaybeTrouble AllReduce(Exchange& x, Course& course, Scratch& scratch);
-MaybeTrouble Reduce(Exchange& x, Course& course, Scratch& scratch);
-MaybeTrouble ReduceScatter(Exchange& x, Course& course, Scratch& scratch);
-MaybeTrouble Broadcast(Exchange& x, Course& course);
-MaybeTrouble AllGather(Exchange& x, Course& course);
-MaybeTrouble AllToAll(Exchange& x, Course& course);
-MaybeTrouble Send(Exchange& x, Course& course);
-MaybeTrouble Recv(Exchange& x, Course& course);
+MaybeTrouble AllReduce(FrameExchange& x, Course& course, Scratch& scratch);
+MaybeTrouble Reduce(FrameExchange& x, Course& course, Scratch& scratch);
+MaybeTrouble ReduceScatter(FrameExchange& x, Course& course, Scratch& scratch);
+MaybeTrouble Broadcast(FrameExchange& x, Course& course);
+MaybeTrouble AllGather(FrameExchange& x, Course& course);
+MaybeTrouble AllToAll(FrameExchange& x, Course& course);
+MaybeTrouble Send(FrameExchange& x, Course& course);
+MaybeTrouble Recv(FrameExchange& x, Course& course);
 
 }  // namespace perdure::bulk

@@ -6,7 +6,7 @@
 
 namespace perdure::eager {
 
-MaybeTrouble Barrier(Exchange& x, Course& course) {
+MaybeTrouble Barrier(FrameExchange& x, Course& course) {
   int round = 0;
   for (int distance = 1; distance < x.size; distance *= 2, ++round) {
     if (auto trouble = x.Send(course, x.Wrap(x.rank + distance), round, nullptr, 0)) return trouble;
@@ -17,7 +17,7 @@ MaybeTrouble Barrier(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble AllReduce(Exchange& x, Course& course) {
+MaybeTrouble AllReduce(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const Call& call = operation.call;
   void* const data = operation.output;
@@ -62,7 +62,7 @@ MaybeTrouble AllReduce(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble Broadcast(Exchange& x, Course& course) {
+MaybeTrouble Broadcast(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const int relative = x.Wrap(x.rank - operation.call.root);
   int mask = 1;
@@ -86,7 +86,7 @@ MaybeTrouble Broadcast(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble AllGather(Exchange& x, Course& course) {
+MaybeTrouble AllGather(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const std::size_t bytes = operation.bytes;
   auto* const output = static_cast<char*>(operation.output);
@@ -108,7 +108,7 @@ MaybeTrouble AllGather(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble AllToAll(Exchange& x, Course& course) {
+MaybeTrouble AllToAll(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const std::size_t bytes = operation.bytes;
   const auto* const input = static_cast<const char*>(operation.input);
@@ -128,7 +128,7 @@ MaybeTrouble AllToAll(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble ReduceScatter(Exchange& x, Course& course) {
+MaybeTrouble ReduceScatter(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const Call& call = operation.call;
   const std::size_t bytes = operation.bytes;
@@ -150,7 +150,7 @@ MaybeTrouble ReduceScatter(Exchange& x, Course& course) {
   return std::nullopt;
 }
 
-MaybeTrouble Reduce(Exchange& x, Course& course) {
+MaybeTrouble Reduce(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   const Call& call = operation.call;
   const int relative = x.Wrap(x.rank - call.root);
@@ -169,12 +169,12 @@ MaybeTrouble Reduce(Exchange& x, Course& course) {
   return x.Send(course, x.Wrap(x.rank - mask), 0, operation.output, operation.bytes);
 }
 
-MaybeTrouble Send(Exchange& x, Course& course) {
+MaybeTrouble Send(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   return x.Send(course, operation.peer(), 0, operation.input, operation.bytes);
 }
 
-MaybeTrouble Recv(Exchange& x, Course& course) {
+MaybeTrouble Recv(FrameExchange& x, Course& course) {
   const Operation& operation = course.operation;
   if (auto trouble = x.Receive(course, operation.peer(), 0, operation.bytes)) return trouble;
   if (operation.bytes > 0) {

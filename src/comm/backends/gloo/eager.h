@@ -11,18 +11,18 @@
 // MPICH, Int. J. High Perform. Comput. Appl. 19 (2005).
 #pragma once
 
-#include "comm/backends/gloo/exchange.h"
+#include "comm/backends/gloo/frame_exchange.h"
 
 namespace perdure::eager {
 
-MaybeTrouble AllReduce(Exchange& x, Course& course);
-MaybeTrouble Reduce(Exchange& x, Course& course);
-MaybeTrouble ReduceScatter(Exchange& x, Course& course);
-MaybeTrouble Broadcast(Exchange& x, Course& course);
-MaybeTrouble AllGather(Exchange& x, Course& course);
-MaybeTrouble AllToAll(Exchange& x, Course& course);
-MaybeTrouble Barrier(Exchange& x, Course& course);
-MaybeTrouble Send(Exchange& x, Course& course);
-MaybeTrouble Recv(Exchange& x, Course& course);
+MaybeTrouble AllReduce(FrameExchange& x, Course& course);
+MaybeTrouble Reduce(FrameExchange& x, Course& course);
+MaybeTrouble ReduceScatter(FrameExchange& x, Course& course);
+MaybeTrouble Broadcast(FrameExchange& x, Course& course);
+MaybeTrouble AllGather(FrameExchange& x, Course& course);
+MaybeTrouble AllToAll(FrameExchange& x, Course& course);
+MaybeTrouble Barrier(FrameExchange& x, Course& course);
+MaybeTrouble Send(FrameExchange& x, Course& course);
+MaybeTrouble Recv(FrameExchange& x, Course& course);
 
 }  // namespace perdure::eager

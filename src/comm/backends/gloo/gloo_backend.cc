@@ -7,20 +7,21 @@
 
 #include "comm/backends/gloo/bulk.h"
 #include "comm/backends/gloo/eager.h"
-#include "comm/backends/gloo/exchange.h"
+#include "comm/backends/gloo/frame_exchange.h"
 
 namespace perdure {
 namespace {
 
 class GlooBackend final : public Backend {
  public:
-  explicit GlooBackend(std::unique_ptr<Mesh> mesh) : mesh_(std::move(mesh)), exchange_(*mesh_) {}
+  explicit GlooBackend(std::unique_ptr<PeerMesh> mesh)
+      : mesh_(std::move(mesh)), exchange_(*mesh_) {}
 
   MaybeTrouble Run(const Operation& operation, const Budget& budget,
                    std::atomic<std::uint64_t>& bytes_done) override {
     Course course{operation, budget, bytes_done,
                   Earlier(budget.end, Deadline::After(budget.not_joined))};
-    Exchange& x = exchange_;
+    FrameExchange& x = exchange_;
     const bool small = operation.bytes <= kEagerBytesMax;
     switch (operation.call.verb) {
       case Verb::kAllReduce:
@@ -50,17 +51,18 @@ class GlooBackend final : public Backend {
   void Close(bool in_order, Deadline deadline) override { mesh_->Close(in_order, deadline); }
 
  private:
-  const std::unique_ptr<Mesh> mesh_;
-  Exchange exchange_;
+  const std::unique_ptr<PeerMesh> mesh_;
+  FrameExchange exchange_;
   bulk::Scratch scratch_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> ConnectGlooBackend(const GlooPlace& place, KeyValue& store,
-                                                    FailureArbiter& arbiter, Deadline deadline) {
-  PERDURE_ASSIGN_OR_RETURN(std::unique_ptr<Mesh> mesh,
-                           Mesh::Connect(place, store, arbiter, deadline));
+Result<std::unique_ptr<Backend>> ConnectGlooBackend(const Group& group, const GlooOptions& options,
+                                                    KeyValue& store, FailureArbiter& arbiter,
+                                                    Deadline deadline) {
+  PERDURE_ASSIGN_OR_RETURN(std::unique_ptr<PeerMesh> mesh,
+                           PeerMesh::Connect(group, options, store, arbiter, deadline));
   return std::unique_ptr<Backend>(std::make_unique<GlooBackend>(std::move(mesh)));
 }
 

@@ -7,26 +7,23 @@
 
 #include "comm/backend.h"
 #include "comm/failure_arbiter.h"
+#include "comm/group.h"
 #include "control/key_value.h"
 #include "perdure/clock.h"
-#include "perdure/ids.h"
 #include "perdure/status.h"
 
 namespace perdure {
 
-struct GlooPlace {
-  std::string name;  // of the communicator, for people
-  std::string id;    // unique in the generation
-  int rank = 0;
-  int size = 2;
-  Generation generation{1};
-  std::string interface;  // where to listen: this interface, else
-  std::string host;       // this address
+// Where to listen: an interface by name, else an address of this machine.
+struct GlooOptions {
+  std::string interface;
+  std::string host = "127.0.0.1";
 };
 
 // Connects to every other rank, all within the deadline. kUnavailable names the ranks that have not
 // come; the caller may try again with another id. kUnimplemented in a build without Gloo.
-Result<std::unique_ptr<Backend>> ConnectGlooBackend(const GlooPlace& place, KeyValue& store,
-                                                    FailureArbiter& arbiter, Deadline deadline);
+Result<std::unique_ptr<Backend>> ConnectGlooBackend(const Group& group, const GlooOptions& options,
+                                                    KeyValue& store, FailureArbiter& arbiter,
+                                                    Deadline deadline);
 
 }  // namespace perdure

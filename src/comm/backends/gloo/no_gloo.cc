@@ -2,7 +2,9 @@
 
 namespace perdure {
 
-Result<std::unique_ptr<Backend>> ConnectGlooBackend(const GlooPlace& /*place*/, KeyValue& /*store*/,
+Result<std::unique_ptr<Backend>> ConnectGlooBackend(const Group& /*group*/,
+                                                    const GlooOptions& /*options*/,
+                                                    KeyValue& /*store*/,
                                                     FailureArbiter& /*arbiter*/,
                                                     Deadline /*deadline*/) {
   return Status(Code::kUnimplemented,

@@ -13,12 +13,12 @@ namespace perdure {
 // this one. At the deadline: kUnavailable with the ranks that have not come. Sooner, when the
 // arbiter knows that one cannot come.
 Result<std::vector<std::vector<char>>> ExchangeAddresses(
-    const GlooPlace& place, const std::vector<std::vector<char>>& addresses, KeyValue& store,
+    const Group& group, const std::vector<std::vector<char>>& addresses, KeyValue& store,
     FailureArbiter& arbiter, Deadline deadline);
 
 // kUnavailable "communicator world: 2 of 4 ranks have not come …: ranks 1, 3", told to the others
 // as the cause.
-Status MissingRanks(const GlooPlace& place, const std::vector<int>& missing,
-                    const std::string& what, FailureArbiter& arbiter);
+Status MissingRanks(const Group& group, const std::vector<int>& missing, const std::string& what,
+                    FailureArbiter& arbiter);
 
 }  // namespace perdure

@@ -1,4 +1,4 @@
-#include "comm/backends/gloo/mesh.h"
+#include "comm/backends/gloo/peer_mesh.h"
 
 #include <fmt/format.h>
 
@@ -35,36 +35,38 @@ std::uint64_t HashOf(const std::string& text) {
 
 }  // namespace
 
-Mesh::Mesh(GlooPlace place)
-    : place_(std::move(place)),
-      lost_(static_cast<std::size_t>(place_.size)),
-      left_(static_cast<std::size_t>(place_.size)) {}
+PeerMesh::PeerMesh(Group group, GlooOptions options)
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      lost_(static_cast<std::size_t>(group_.size())),
+      left_(static_cast<std::size_t>(group_.size())) {}
 
-Mesh::~Mesh() {
+PeerMesh::~PeerMesh() {
   Close(false, Deadline(MonotonicTime()));
   mailboxes_.clear();
 }
 
-Result<std::unique_ptr<Mesh>> Mesh::Connect(const GlooPlace& place, KeyValue& store,
-                                            FailureArbiter& arbiter, Deadline deadline) {
-  std::unique_ptr<Mesh> mesh(new Mesh(place));
+Result<std::unique_ptr<PeerMesh>> PeerMesh::Connect(const Group& group, const GlooOptions& options,
+                                                    KeyValue& store, FailureArbiter& arbiter,
+                                                    Deadline deadline) {
+  std::unique_ptr<PeerMesh> mesh(new PeerMesh(group, options));
   try {
     PERDURE_RETURN_IF_ERROR(mesh->Open(store, arbiter, deadline));
   } catch (const std::exception& error) {
-    return Status(Code::kUnavailable, fmt::format("communicator {}: {}", place.name, error.what()));
+    return Status(Code::kUnavailable, fmt::format("communicator {}: {}", group.name, error.what()));
   }
   return mesh;
 }
 
-Status Mesh::Open(KeyValue& store, FailureArbiter& arbiter, Deadline deadline) {
-  PERDURE_ASSIGN_OR_RETURN(auto device, OpenGlooDevice(place_.interface, place_.host));
-  context_ = std::make_shared<GuardedContext>(std::move(device), place_.rank, place_.size, *this);
+Status PeerMesh::Open(KeyValue& store, FailureArbiter& arbiter, Deadline deadline) {
+  PERDURE_ASSIGN_OR_RETURN(auto device, OpenGlooDevice(options_.interface, options_.host));
+  context_ = std::make_shared<GuardedContext>(std::move(device), group_.rank, group_.size(), *this);
   // Used by Gloo only for socket options that mean nothing on non-blocking sockets.
   context_->setTimeout(std::chrono::seconds(30));
-  std::vector<std::vector<char>> listening(static_cast<std::size_t>(place_.size));
-  mailboxes_.resize(static_cast<std::size_t>(place_.size));
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
+  std::vector<std::vector<char>> listening(static_cast<std::size_t>(group_.size()));
+  mailboxes_.resize(static_cast<std::size_t>(group_.size()));
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank) continue;
     const auto index = static_cast<std::size_t>(peer);
     auto box = std::make_unique<Mailbox>();
     for (std::size_t i = 0; i < 2; ++i) {
@@ -79,48 +81,48 @@ Status Mesh::Open(KeyValue& store, FailureArbiter& arbiter, Deadline deadline) {
     listening[index] = context_->createPair(peer)->address().bytes();
   }
   PERDURE_ASSIGN_OR_RETURN(const auto addresses,
-                           ExchangeAddresses(place_, listening, store, arbiter, deadline));
+                           ExchangeAddresses(group_, listening, store, arbiter, deadline));
   PERDURE_RETURN_IF_ERROR(ConnectPairs(addresses, arbiter, deadline));
   return SayHello(arbiter, deadline);
 }
 
-Status Mesh::ConnectPairs(const std::vector<std::vector<char>>& addresses, FailureArbiter& arbiter,
-                          Deadline deadline) {
-  for (int peer = 0; peer < place_.rank; ++peer) {
+Status PeerMesh::ConnectPairs(const std::vector<std::vector<char>>& addresses,
+                              FailureArbiter& arbiter, Deadline deadline) {
+  for (int peer = 0; peer < group_.rank; ++peer) {
     const Status dialled = context_->pair(peer).Dial(addresses[static_cast<std::size_t>(peer)]);
-    if (!dialled.ok()) return MissingRanks(place_, {peer}, dialled.message(), arbiter);
+    if (!dialled.ok()) return MissingRanks(group_, {peer}, dialled.message(), arbiter);
   }
   std::vector<int> missing;
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank) continue;
     WaitOutcome outcome = WaitOutcome::kLate;
     while (outcome == WaitOutcome::kLate) {
       outcome =
           context_->pair(peer).AwaitConnected(Earlier(deadline, Deadline::After(kConnectSlice)));
       if (outcome == WaitOutcome::kBroken) {
-        return MissingRanks(place_, {peer}, "its address refuses connections", arbiter);
+        return MissingRanks(group_, {peer}, "its address refuses connections", arbiter);
       }
       if (outcome == WaitOutcome::kDone || deadline.Passed(RealClock().Now())) break;
-      if (arbiter.KnownCause(place_.id, deadline).has_value()) {
-        return MissingRanks(place_, {peer}, "it has not connected", arbiter);
+      if (arbiter.KnownCause(group_.id, group_.members, deadline).has_value()) {
+        return MissingRanks(group_, {peer}, "it has not connected", arbiter);
       }
     }
     if (outcome != WaitOutcome::kDone) missing.push_back(peer);
   }
   if (missing.empty()) return Ok();
-  return MissingRanks(place_, missing, "it has not connected within the init deadline", arbiter);
+  return MissingRanks(group_, missing, "it has not connected within the init deadline", arbiter);
 }
 
-Status Mesh::SayHello(FailureArbiter& arbiter, Deadline deadline) {
-  const FrameHeader hello{.kind = FrameKind::kHello, .sequence = HashOf(place_.id)};
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
+Status PeerMesh::SayHello(FailureArbiter& arbiter, Deadline deadline) {
+  const FrameHeader hello{.kind = FrameKind::kHello, .sequence = HashOf(group_.id)};
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank) continue;
     for (auto& in : mailbox(peer).in) in->recv(peer, kFrameSlot, 0, kFrameBytesMax);
     (void)SendFrame(peer, hello, nullptr, 0, deadline);
   }
   std::vector<int> missing;
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank) continue;
     const WaitOutcome outcome = AwaitFrame(peer, deadline);
     if (outcome == WaitOutcome::kLate) {
       missing.push_back(peer);
@@ -128,38 +130,38 @@ Status Mesh::SayHello(FailureArbiter& arbiter, Deadline deadline) {
     }
     if (outcome != WaitOutcome::kDone) {
       const int lost = first_lost_.load();
-      return MissingRanks(place_, {lost < 0 ? peer : lost}, "its connection closed during init",
+      return MissingRanks(group_, {lost < 0 ? peer : lost}, "its connection closed during init",
                           arbiter);
     }
     const FrameHeader& header = frame(peer);
     if (header.magic != kFrameMagic || header.kind != FrameKind::kHello || header.from != peer ||
-        header.to != place_.rank || header.sequence != hello.sequence ||
-        header.generation != static_cast<std::uint64_t>(place_.generation.value())) {
+        header.to != group_.rank || header.sequence != hello.sequence ||
+        header.generation != static_cast<std::uint64_t>(group_.generation.value())) {
       return Status(Code::kFenced,
                     fmt::format("communicator {}: who connected as rank {} is of another "
                                 "generation, another communicator, or not a rank at all",
-                                place_.name, peer));
+                                group_.name, group_.JobRank(peer).value()));
     }
     ReleaseFrame(peer);
   }
   if (missing.empty()) return Ok();
-  return MissingRanks(place_, missing, "it connected but does not answer", arbiter);
+  return MissingRanks(group_, missing, "it connected but does not answer", arbiter);
 }
 
-Mesh::Registration::Registration(Mesh& mesh, void* data, std::size_t bytes)
+PeerMesh::Registration::Registration(PeerMesh& mesh, void* data, std::size_t bytes)
     : mesh_(mesh), buffer_(std::make_unique<WaitableBuffer>(mesh.context_, data, bytes)) {}
 
-Mesh::Registration::~Registration() {
+PeerMesh::Registration::~Registration() {
   if (buffer_->idle()) return;
   // Under the locks of all pairs the loop uses no buffer, and later finds this one gone.
   std::vector<std::unique_lock<std::mutex>> held;
-  for (int peer = 0; peer < mesh_.place_.size; ++peer) {
-    if (peer != mesh_.place_.rank) held.push_back(mesh_.context_->pair(peer).Hold());
+  for (int peer = 0; peer < mesh_.group_.size(); ++peer) {
+    if (peer != mesh_.group_.rank) held.push_back(mesh_.context_->pair(peer).Hold());
   }
   buffer_.reset();
 }
 
-bool Mesh::PostSend(WaitableBuffer& buffer, int peer, std::size_t offset, std::size_t bytes) {
+bool PeerMesh::PostSend(WaitableBuffer& buffer, int peer, std::size_t offset, std::size_t bytes) {
   try {
     buffer.send(peer, kBulkSlot, offset, bytes);
     buffer.CountPosted();
@@ -169,7 +171,7 @@ bool Mesh::PostSend(WaitableBuffer& buffer, int peer, std::size_t offset, std::s
   }
 }
 
-bool Mesh::PostRecv(WaitableBuffer& buffer, int peer, std::size_t offset, std::size_t bytes) {
+bool PeerMesh::PostRecv(WaitableBuffer& buffer, int peer, std::size_t offset, std::size_t bytes) {
   try {
     buffer.recv(peer, kBulkSlot, offset, bytes);
     buffer.CountPosted();
@@ -180,7 +182,7 @@ bool Mesh::PostRecv(WaitableBuffer& buffer, int peer, std::size_t offset, std::s
 }
 
 template <class Wait>
-WaitOutcome Mesh::Guarded(WaitableBuffer& buffer, const Wait& wait) {
+WaitOutcome PeerMesh::Guarded(WaitableBuffer& buffer, const Wait& wait) {
   {
     std::lock_guard<std::mutex> lock(wait_mutex_);
     if (interrupted_) return WaitOutcome::kInterrupted;
@@ -192,16 +194,16 @@ WaitOutcome Mesh::Guarded(WaitableBuffer& buffer, const Wait& wait) {
   return outcome;
 }
 
-WaitOutcome Mesh::AwaitRecv(WaitableBuffer& buffer, Deadline deadline) {
+WaitOutcome PeerMesh::AwaitRecv(WaitableBuffer& buffer, Deadline deadline) {
   return Guarded(buffer, [&] { return buffer.AwaitRecv(deadline); });
 }
 
-WaitOutcome Mesh::AwaitSend(WaitableBuffer& buffer, Deadline deadline) {
+WaitOutcome PeerMesh::AwaitSend(WaitableBuffer& buffer, Deadline deadline) {
   return Guarded(buffer, [&] { return buffer.AwaitSend(deadline); });
 }
 
-WaitOutcome Mesh::SendFrame(int peer, FrameHeader header, const void* payload, std::size_t bytes,
-                            Deadline deadline) {
+WaitOutcome PeerMesh::SendFrame(int peer, FrameHeader header, const void* payload,
+                                std::size_t bytes, Deadline deadline) {
   PERDURE_CHECK(bytes <= kEagerBytesMax, "a frame that is too large");
   Mailbox& box = mailbox(peer);
   const auto index = static_cast<std::size_t>(box.next_out);
@@ -211,9 +213,9 @@ WaitOutcome Mesh::SendFrame(int peer, FrameHeader header, const void* payload, s
     if (outcome != WaitOutcome::kDone) return outcome;
     box.out_under_way[index] = false;
   }
-  header.from = place_.rank;
+  header.from = group_.rank;
   header.to = peer;
-  header.generation = static_cast<std::uint64_t>(place_.generation.value());
+  header.generation = static_cast<std::uint64_t>(group_.generation.value());
   header.payload_bytes = bytes;
   char* const memory = box.out_memory[index].data();
   std::memcpy(memory, &header, sizeof(header));
@@ -228,23 +230,23 @@ WaitOutcome Mesh::SendFrame(int peer, FrameHeader header, const void* payload, s
   return WaitOutcome::kDone;
 }
 
-WaitOutcome Mesh::AwaitFrame(int peer, Deadline deadline) {
+WaitOutcome PeerMesh::AwaitFrame(int peer, Deadline deadline) {
   Mailbox& box = mailbox(peer);
   return AwaitRecv(*box.in[static_cast<std::size_t>(box.next_in)], deadline);
 }
 
-const FrameHeader& Mesh::frame(int peer) const {
+const FrameHeader& PeerMesh::frame(int peer) const {
   const Mailbox& box = mailbox(peer);
   return *reinterpret_cast<const FrameHeader*>(
       box.in_memory[static_cast<std::size_t>(box.next_in)].data());
 }
 
-const char* Mesh::payload(int peer) const {
+const char* PeerMesh::payload(int peer) const {
   const Mailbox& box = mailbox(peer);
   return box.in_memory[static_cast<std::size_t>(box.next_in)].data() + sizeof(FrameHeader);
 }
 
-void Mesh::ReleaseFrame(int peer) {
+void PeerMesh::ReleaseFrame(int peer) {
   Mailbox& box = mailbox(peer);
   try {
     box.in[static_cast<std::size_t>(box.next_in)]->recv(peer, kFrameSlot, 0, kFrameBytesMax);
@@ -254,12 +256,12 @@ void Mesh::ReleaseFrame(int peer) {
   box.next_in ^= 1;
 }
 
-bool Mesh::HasCause() const {
+bool PeerMesh::HasCause() const {
   return stopped_.load() || first_lost_.load() >= 0 ||
          std::any_of(left_.begin(), left_.end(), [](const auto& left) { return left.load(); });
 }
 
-Trouble Mesh::Explain(int peer) {
+Trouble PeerMesh::Explain(int peer) {
   {
     std::unique_lock<std::mutex> lock(wait_mutex_);
     cause_known_.wait_until(lock, Deadline::After(kCauseFollows).at(), [&] { return HasCause(); });
@@ -271,33 +273,33 @@ Trouble Mesh::Explain(int peer) {
   if (peer >= 0 && left_[static_cast<std::size_t>(peer)].load()) {
     return {.kind = Trouble::Kind::kPeerLeft, .peer = peer};
   }
-  for (int other = 0; other < place_.size; ++other) {
+  for (int other = 0; other < group_.size(); ++other) {
     if (left_[static_cast<std::size_t>(other)].load()) {
       return {.kind = Trouble::Kind::kPeerLeft, .peer = other};
     }
   }
   return {.kind = Trouble::Kind::kLocal,
-          .peer = place_.rank,
+          .peer = group_.rank,
           .text = "its transport failed without a reason"};
 }
 
-void Mesh::Interrupt() {
+void PeerMesh::Interrupt() {
   std::lock_guard<std::mutex> lock(wait_mutex_);
   interrupted_ = true;
   if (waiting_ != nullptr) waiting_->Interrupt();
   cause_known_.notify_all();
 }
 
-void Mesh::Stop() {
+void PeerMesh::Stop() {
   stopped_.store(true);
   Interrupt();
 }
 
-bool Mesh::Lost(int peer) const {
+bool PeerMesh::Lost(int peer) const {
   return lost_[static_cast<std::size_t>(peer)].load();
 }
 
-bool Mesh::SaidGoodbye(int peer) {
+bool PeerMesh::SaidGoodbye(int peer) {
   Mailbox& box = mailbox(peer);
   for (std::size_t i = 0; i < 2; ++i) {
     if (!box.in[i]->HasReceived()) continue;
@@ -307,7 +309,7 @@ bool Mesh::SaidGoodbye(int peer) {
   return false;
 }
 
-void Mesh::OnPairClosed(int peer) noexcept {
+void PeerMesh::OnPairClosed(int peer) noexcept {
   if (closing_.load()) return;
   lost_[static_cast<std::size_t>(peer)].store(true);
   if (SaidGoodbye(peer)) {
@@ -321,14 +323,14 @@ void Mesh::OnPairClosed(int peer) noexcept {
   Interrupt();
 }
 
-void Mesh::SayGoodbye(Deadline deadline) {
+void PeerMesh::SayGoodbye(Deadline deadline) {
   const FrameHeader goodbye{.kind = FrameKind::kGoodbye};
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank || Lost(peer)) continue;
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank || Lost(peer)) continue;
     (void)SendFrame(peer, goodbye, nullptr, 0, deadline);
   }
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank) continue;
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank) continue;
     Mailbox& box = mailbox(peer);
     for (std::size_t i = 0; i < 2; ++i) {
       if (!box.out_under_way[i] || Lost(peer)) continue;
@@ -340,17 +342,18 @@ void Mesh::SayGoodbye(Deadline deadline) {
   }
 }
 
-void Mesh::Close(bool in_order, Deadline deadline) {
+void PeerMesh::Close(bool in_order, Deadline deadline) {
   if (closing_.load()) return;
   if (context_ == nullptr) return;
   if (in_order) SayGoodbye(deadline);
   closing_.store(true);
-  for (int peer = 0; peer < place_.size; ++peer) {
-    if (peer == place_.rank || context_->getPair(peer) == nullptr) continue;
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank || context_->getPair(peer) == nullptr) continue;
     try {
       context_->pair(peer).close();
     } catch (const std::exception& error) {
-      Log().debug("communicator {}: closing rank {}: {}", place_.name, peer, error.what());
+      Log().debug("communicator {}: closing rank {}: {}", group_.name, group_.JobRank(peer).value(),
+                  error.what());
     }
   }
 }

@@ -30,26 +30,27 @@
 
 namespace perdure {
 
-class Mesh final : public PairObserver {
+class PeerMesh final : public PairObserver {
  public:
-  static Result<std::unique_ptr<Mesh>> Connect(const GlooPlace& place, KeyValue& store,
-                                               FailureArbiter& arbiter, Deadline deadline);
-  ~Mesh() override;
+  static Result<std::unique_ptr<PeerMesh>> Connect(const Group& group, const GlooOptions& options,
+                                                   KeyValue& store, FailureArbiter& arbiter,
+                                                   Deadline deadline);
+  ~PeerMesh() override;
 
-  const GlooPlace& place() const { return place_; }
+  const Group& group() const { return group_; }
 
   // Memory of the caller, lent to Gloo until this is destroyed; after that Gloo cannot touch it,
   // also when something was still under way.
   class Registration {
    public:
-    Registration(Mesh& mesh, void* data, std::size_t bytes);
+    Registration(PeerMesh& mesh, void* data, std::size_t bytes);
     ~Registration();
     Registration(const Registration&) = delete;
     Registration& operator=(const Registration&) = delete;
     WaitableBuffer* get() const { return buffer_.get(); }
 
    private:
-    Mesh& mesh_;
+    PeerMesh& mesh_;
     std::unique_ptr<WaitableBuffer> buffer_;
   };
 
@@ -92,7 +93,7 @@ class Mesh final : public PairObserver {
     int next_out = 0;
   };
 
-  explicit Mesh(GlooPlace place);
+  PeerMesh(Group group, GlooOptions options);
 
   Status Open(KeyValue& store, FailureArbiter& arbiter, Deadline deadline);
   Status ConnectPairs(const std::vector<std::vector<char>>& addresses, FailureArbiter& arbiter,
@@ -108,7 +109,8 @@ class Mesh final : public PairObserver {
   Mailbox& mailbox(int peer) { return *mailboxes_[static_cast<std::size_t>(peer)]; }
   const Mailbox& mailbox(int peer) const { return *mailboxes_[static_cast<std::size_t>(peer)]; }
 
-  const GlooPlace place_;
+  const Group group_;
+  const GlooOptions options_;
   std::vector<std::atomic<bool>> lost_;  // by rank
   std::vector<std::atomic<bool>> left_;  // lost after a goodbye
   std::atomic<int> first_lost_{-1};      // without a goodbye

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/backend.h"
-#include "comm/backends/gloo/mesh.h"
+#include "comm/backends/gloo/peer_mesh.h"
 #include "comm/backends/gloo/ring_plan.h"
 
 namespace perdure {
@@ -36,15 +36,16 @@ struct Course {
   void Received(std::size_t bytes) { bytes_done.fetch_add(bytes, std::memory_order_relaxed); }
 };
 
-class Exchange {
+class FrameExchange {
  public:
   // `mesh` outlives this.
-  explicit Exchange(Mesh& mesh) : rank(mesh.place().rank), size(mesh.place().size), mesh_(mesh) {}
+  explicit FrameExchange(PeerMesh& mesh)
+      : rank(mesh.group().rank), size(mesh.group().size()), mesh_(mesh) {}
 
   const int rank;
   const int size;
 
-  Mesh& mesh() { return mesh_; }
+  PeerMesh& mesh() { return mesh_; }
   int Wrap(int other) const { return ((other % size) + size) % size; }
 
   // The frame of this operation, with a payload of up to kEagerBytesMax.
@@ -134,7 +135,7 @@ class Exchange {
  private:
   MaybeTrouble From(WaitOutcome outcome, int peer, const Course& course) const;
 
-  Mesh& mesh_;
+  PeerMesh& mesh_;
 };
 
 }  // namespace perdure

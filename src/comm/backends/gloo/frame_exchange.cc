@@ -1,10 +1,10 @@
-#include "comm/backends/gloo/exchange.h"
+#include "comm/backends/gloo/frame_exchange.h"
 
 #include <fmt/format.h>
 
 namespace perdure {
 
-MaybeTrouble Exchange::From(WaitOutcome outcome, int peer, const Course& course) const {
+MaybeTrouble FrameExchange::From(WaitOutcome outcome, int peer, const Course& course) const {
   if (outcome == WaitOutcome::kDone) return std::nullopt;
   if (outcome == WaitOutcome::kLate) {
     return Trouble{.kind = Trouble::Kind::kDeadline, .peer = peer, .all_joined = course.all_joined};
@@ -12,8 +12,8 @@ MaybeTrouble Exchange::From(WaitOutcome outcome, int peer, const Course& course)
   return mesh_.Explain(peer);
 }
 
-MaybeTrouble Exchange::Send(Course& course, int peer, int round, const void* payload,
-                            std::size_t bytes) {
+MaybeTrouble FrameExchange::Send(Course& course, int peer, int round, const void* payload,
+                                 std::size_t bytes) {
   FrameHeader header;
   header.round = static_cast<std::uint8_t>(round);
   header.sequence = course.operation.sequence;
@@ -21,7 +21,7 @@ MaybeTrouble Exchange::Send(Course& course, int peer, int round, const void* pay
   return From(mesh_.SendFrame(peer, header, payload, bytes, course.limit), peer, course);
 }
 
-MaybeTrouble Exchange::Receive(Course& course, int peer, int round, std::size_t bytes) {
+MaybeTrouble FrameExchange::Receive(Course& course, int peer, int round, std::size_t bytes) {
   if (MaybeTrouble trouble = From(mesh_.AwaitFrame(peer, course.limit), peer, course)) {
     return trouble;
   }
@@ -36,8 +36,8 @@ MaybeTrouble Exchange::Receive(Course& course, int peer, int round, std::size_t 
         .kind = Trouble::Kind::kMismatch,
         .peer = peer,
         .text = fmt::format("it called {} as operation {}, rank {} called {} as operation {}",
-                            Describe(header.call), header.sequence, rank, Describe(mine.call),
-                            mine.sequence)};
+                            Describe(header.call), header.sequence, mesh_.group().self().value(),
+                            Describe(mine.call), mine.sequence)};
   }
   course.Received(bytes);
   return std::nullopt;
