@@ -80,6 +80,7 @@ class CommunicatorImpl final : public ArbitratedChannel {
 
   // ArbitratedChannel.
   const std::string& id() const override { return group_.id; }
+  const std::string& name() const override { return group_.name; }
   bool Has(Rank rank) const override { return group_.Has(rank); }
   CommProgress progress() const override;
   Standing standing() const override;

@@ -87,6 +87,30 @@ std::vector<CommProgress> FailureArbiter::Progress() {
   return all;
 }
 
+Standing FailureArbiter::StandingIn(const std::string& id) {
+  MutexLock lock(mutex_);
+  const auto channel = channels_.find(id);
+  if (channel == channels_.end()) return Standing{.present = false};
+  Standing standing = channel->second->standing();
+  // One lane: what runs in another communicator keeps this one's operations waiting.
+  for (const auto& [other, busy] : channels_) {
+    const Standing there = busy->standing();
+    if (other == id || settled_.count(other) > 0 || standing.running() || !there.running())
+      continue;
+    standing.elsewhere = Elsewhere{other, busy->name(), there.started, there.call, there.waits_for};
+  }
+  return standing;
+}
+
+std::map<std::string, Standing> FailureArbiter::StandingsBeside(const std::string& id) {
+  std::map<std::string, Standing> standings;
+  MutexLock lock(mutex_);
+  for (const auto& [other, channel] : channels_) {
+    if (other != id) standings[other] = channel->standing();
+  }
+  return standings;
+}
+
 Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
   if (std::optional<Verdict> settled = Settled(id)) return *std::move(settled);
   Verdict accusation = evidence.own;
@@ -107,7 +131,8 @@ Verdict FailureArbiter::Judge(const std::string& id, const Evidence& evidence) {
     } else if (evidence.mismatch) {
       accusation = WhoIsOdd(evidence.own, *roll);
     } else {
-      accusation = WhoIsMissing(evidence.own, evidence.all_joined, evidence.waits_for, *roll);
+      accusation = WhoIsMissing(evidence.own, evidence.all_joined, evidence.waits_for, *roll,
+                                StandingsBeside(id));
     }
     if (std::optional<Verdict> settled = Settled(id)) return *std::move(settled);
   }
@@ -288,12 +313,7 @@ void FailureArbiter::OnAlarm(const std::string& text) {
       if (verdict.ok()) Settle(id, *verdict);
       return;
     }
-    Standing standing{.present = false};
-    {
-      MutexLock lock(mutex_);
-      const auto channel = channels_.find(id);
-      if (channel != channels_.end()) standing = channel->second->standing();
-    }
+    const Standing standing = StandingIn(id);
     const Status answered =
         store_->Set(RollKey(id, alarm.at("call").get<std::string>(), options_.rank.value()),
                     Encode(standing), Deadline::After(kRollCallWait));

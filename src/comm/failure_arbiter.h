@@ -45,6 +45,7 @@ class ArbitratedChannel {
   virtual ~ArbitratedChannel() = default;
   // Unique in the generation and the same on all ranks.
   virtual const std::string& id() const = 0;
+  virtual const std::string& name() const = 0;  // for people
   // This rank of the job is in it.
   virtual bool Has(Rank rank) const = 0;
   virtual Standing standing() const = 0;
@@ -110,6 +111,10 @@ class FailureArbiter {
   Result<std::map<int, std::optional<Standing>>> CallRoll(const std::string& id,
                                                           const std::vector<Rank>& members,
                                                           Deadline deadline);
+  // This rank's answer to a roll call.
+  Standing StandingIn(const std::string& id);
+  // Where this rank stands in all other communicators, by id.
+  std::map<std::string, Standing> StandingsBeside(const std::string& id);
   Verdict StoreIsSilent(const Evidence& evidence) const;
   // Makes it this process's verdict on the communicator, unless there is one; returns the standing
   // one.

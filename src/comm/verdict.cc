@@ -85,19 +85,33 @@ std::string Sentence(const Verdict& verdict) {
 }
 
 std::string Encode(const Standing& standing) {
-  return json{{"present", standing.present}, {"submitted", standing.submitted},
-              {"started", standing.started}, {"completed", standing.completed},
-              {"call", standing.call},       {"waits_for", standing.waits_for}}
-      .dump();
+  json value{{"present", standing.present}, {"submitted", standing.submitted},
+             {"started", standing.started}, {"completed", standing.completed},
+             {"call", standing.call},       {"waits_for", standing.waits_for}};
+  if (const std::optional<Elsewhere>& busy = standing.elsewhere) {
+    value["elsewhere"] = {{"id", busy->id},
+                          {"name", busy->name},
+                          {"sequence", busy->sequence},
+                          {"call", busy->call},
+                          {"waits_for", busy->waits_for}};
+  }
+  return value.dump();
 }
 
 Result<Standing> DecodeStanding(const std::string& text) {
   try {
     const json value = json::parse(text);
-    return Standing{
+    Standing standing{
         value.at("present").get<bool>(),          value.at("submitted").get<std::uint64_t>(),
         value.at("started").get<std::uint64_t>(), value.at("completed").get<std::uint64_t>(),
         value.at("call").get<std::string>(),      value.at("waits_for").get<int>()};
+    if (const auto found = value.find("elsewhere"); found != value.end()) {
+      standing.elsewhere =
+          Elsewhere{found->at("id").get<std::string>(), found->at("name").get<std::string>(),
+                    found->at("sequence").get<std::uint64_t>(),
+                    found->at("call").get<std::string>(), found->at("waits_for").get<int>()};
+    }
+    return standing;
   } catch (const json::exception&) {
     return Unreadable("answer to a roll call", text);
   }
@@ -118,12 +132,40 @@ std::optional<std::string> WhyBehind(const Standing& standing, std::uint64_t seq
     return fmt::format("it has not called operation {} (its last is {})", sequence,
                        standing.submitted);
   }
-  if (standing.started < sequence) {
-    return fmt::format("it is still at operation {}, before {}", standing.started, sequence);
+  if (standing.started >= sequence) return std::nullopt;
+  if (standing.elsewhere.has_value()) {
+    return fmt::format("it has called operation {}, but is still in {} of communicator {}",
+                       sequence, standing.elsewhere->call, standing.elsewhere->name);
   }
-  return std::nullopt;
+  return fmt::format("it is still at operation {}, before {}", standing.started, sequence);
 }
 
+// What this peer is busy with elsewhere waits, in turn, for this rank.
+bool WaitsForUs(const Standing& peer, std::uint64_t sequence, int self,
+                const std::map<std::string, Standing>& others) {
+  if (!peer.elsewhere.has_value() || peer.submitted < sequence || peer.started >= sequence) {
+    return false;
+  }
+  if (peer.elsewhere->waits_for >= 0) return peer.elsewhere->waits_for == self;
+  const auto here = others.find(peer.elsewhere->id);
+  return here != others.end() && here->second.started < peer.elsewhere->sequence;
+}
+
+// The suspects when some of them wait for this rank in another communicator; none otherwise.
+std::map<int, std::string> AcrossCommunicators(const Verdict& own, const Roll& roll,
+                                               const std::map<std::string, Standing>& others) {
+  std::map<int, std::string> suspects;
+  for (const auto& [peer, standing] : roll) {
+    if (!standing.has_value() || !WaitsForUs(*standing, own.sequence, own.by_rank, others))
+      continue;
+    const Elsewhere& busy = *standing->elsewhere;
+    suspects[peer] = fmt::format("it is in {} (operation {} of communicator {}) before this one",
+                                 busy.call, busy.sequence, busy.name);
+    suspects[own.by_rank] =
+        fmt::format("it is in {} (operation {}) before that", own.operation, own.sequence);
+  }
+  return suspects;
+}
 // Who waits for whom in a send or recv, from `first` on: up to the first that waits for nobody or
 // did not answer, or the members of the circle that it ends in.
 struct Chain {
@@ -161,13 +203,15 @@ std::vector<CommFailure::Suspect> InOrder(const std::map<int, std::string>& susp
 
 }  // namespace
 
-Verdict WhoIsMissing(const Verdict& own, bool all_joined, int waits_for, const Roll& roll) {
+Verdict WhoIsMissing(const Verdict& own, bool all_joined, int waits_for, const Roll& roll,
+                     const std::map<std::string, Standing>& others) {
   Verdict verdict = own;
   verdict.failure_class = all_joined ? Class::kTimeout : Class::kNotJoined;
   verdict.suspects.clear();
   // Who is waited for, and why.
   std::map<int, std::string> silent;
   std::map<int, std::string> behind;
+  std::map<int, std::string> elsewhere;  // late because somebody else is
   if (waits_for >= 0) {
     behind[waits_for] = all_joined ? "its bytes do not arrive"
                                    : "it has not come to the other half of " + own.operation;
@@ -176,16 +220,22 @@ Verdict WhoIsMissing(const Verdict& own, bool all_joined, int waits_for, const R
       if (!standing.has_value()) {
         silent[peer] = kNoAnswer;
       } else if (auto why = WhyBehind(*standing, own.sequence)) {
-        behind[peer] = *std::move(why);
+        (standing->elsewhere.has_value() ? elsewhere : behind)[peer] = *std::move(why);
       }
     }
   }
+  if (behind.empty()) behind.swap(elsewhere);
   // The silent first: a rank that is merely late may be late because of them.
   if (!silent.empty()) {
     verdict.suspects = InOrder(silent);
     return verdict;
   }
-  std::map<int, std::string> suspects;
+  std::map<int, std::string> suspects = AcrossCommunicators(own, roll, others);
+  if (!suspects.empty()) {
+    verdict.failure_class = Class::kOrderInversion;
+    verdict.suspects = InOrder(suspects);
+    return verdict;
+  }
   for (const auto& [peer, why] : behind) {
     const Chain chain = FollowWaits(own.by_rank, peer, roll);
     if (chain.circle) {

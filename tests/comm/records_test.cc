@@ -166,6 +166,11 @@ Standing With(int peer, const std::string& call) {
   return {true, 4, 4, 4, call, peer};
 }
 
+// In a job with one communicator.
+Verdict WhoIsMissingHere(const Verdict& own, bool all_joined, int waits_for, const Roll& roll) {
+  return WhoIsMissing(own, all_joined, waits_for, roll, {});
+}
+
 TEST(VerdictTest, SurvivesTheStore) {
   Verdict verdict = Own(57, "all_reduce f32 x 8 (sum)");
   verdict.failure_class = Class::kNotJoined;
@@ -184,52 +189,53 @@ TEST(VerdictTest, SurvivesTheStore) {
 
 TEST(VerdictTest, TheSilentRankIsMissingBeforeTheLateOne) {
   const Verdict verdict =
-      WhoIsMissing(Own(5, "barrier"), false, -1,
-                   {{1, At(4, 4, "barrier")}, {2, std::nullopt}, {3, At(5, 5, "barrier")}});
+      WhoIsMissingHere(Own(5, "barrier"), false, -1,
+                       {{1, At(4, 4, "barrier")}, {2, std::nullopt}, {3, At(5, 5, "barrier")}});
   EXPECT_EQ(verdict.failure_class, Class::kNotJoined);
   EXPECT_EQ(Ranks(verdict), std::vector<std::int64_t>{2});
 }
 
 TEST(VerdictTest, TheLateRankIsSaidWithWhereItIs) {
   const Verdict verdict =
-      WhoIsMissing(Own(5, "barrier"), false, -1, {{1, At(4, 4, "x")}, {2, At(6, 4, "x")}});
+      WhoIsMissingHere(Own(5, "barrier"), false, -1, {{1, At(4, 4, "x")}, {2, At(6, 4, "x")}});
   EXPECT_EQ(Sentence(verdict),
             "waiting for rank 1: it has not called operation 5 (its last is 4); "
             "waiting for rank 2: it is still at operation 4, before 5");
 }
 
 TEST(VerdictTest, WhenAllAreInItItIsATimeout) {
-  const Verdict verdict = WhoIsMissing(Own(5, "barrier"), false, -1, {{1, At(5, 5, "barrier")}});
+  const Verdict verdict =
+      WhoIsMissingHere(Own(5, "barrier"), false, -1, {{1, At(5, 5, "barrier")}});
   EXPECT_EQ(verdict.failure_class, Class::kTimeout);
   EXPECT_TRUE(verdict.suspects.empty());
 }
 
 TEST(VerdictTest, WhoWaitsInAReceivePassesTheBlameOn) {
   // 0 waits for 1 in a send, which waits for 2, which is elsewhere; 3 has nothing to do with it.
-  const Verdict chain =
-      WhoIsMissing(Own(1, "send f32 x 4 to rank 1"), false, 1,
-                   {{1, With(2, "recv f32 x 4 from rank 2")}, {2, At(4, 4, "barrier")}, {3, {}}});
+  const Verdict chain = WhoIsMissingHere(
+      Own(1, "send f32 x 4 to rank 1"), false, 1,
+      {{1, With(2, "recv f32 x 4 from rank 2")}, {2, At(4, 4, "barrier")}, {3, {}}});
   EXPECT_EQ(chain.failure_class, Class::kNotJoined);
   EXPECT_EQ(Sentence(chain), "waiting for rank 2: rank 1 waits for it in recv f32 x 4 from rank 2");
 
-  const Verdict silent = WhoIsMissing(Own(1, "send f32 x 4 to rank 1"), false, 1,
-                                      {{1, With(2, "recv f32 x 4 from rank 2")}, {2, {}}});
+  const Verdict silent = WhoIsMissingHere(Own(1, "send f32 x 4 to rank 1"), false, 1,
+                                          {{1, With(2, "recv f32 x 4 from rank 2")}, {2, {}}});
   EXPECT_EQ(Ranks(silent), std::vector<std::int64_t>{2});
   EXPECT_NE(silent.suspects[0].evidence.find("does not answer"), std::string::npos);
 
   const Verdict direct =
-      WhoIsMissing(Own(1, "send f32 x 4 to rank 1"), false, 1, {{1, At(4, 4, "barrier")}});
+      WhoIsMissingHere(Own(1, "send f32 x 4 to rank 1"), false, 1, {{1, At(4, 4, "barrier")}});
   EXPECT_EQ(Sentence(direct),
             "waiting for rank 1: it has not come to the other half of send f32 x 4 to rank 1");
 
   // A collective that a rank is late for, because it still waits for another one.
-  const Verdict late = WhoIsMissing(Own(5, "barrier"), false, -1,
-                                    {{1, With(2, "recv u8 x 1 from rank 2")}, {2, At(5, 5, "x")}});
+  const Verdict late = WhoIsMissingHere(
+      Own(5, "barrier"), false, -1, {{1, With(2, "recv u8 x 1 from rank 2")}, {2, At(5, 5, "x")}});
   EXPECT_EQ(Ranks(late), std::vector<std::int64_t>{2});
 }
 
 TEST(VerdictTest, RanksThatWaitInACircleAreSuspectsTogether) {
-  const Verdict circle = WhoIsMissing(
+  const Verdict circle = WhoIsMissingHere(
       Own(1, "send f32 x 9 to rank 1"), false, 1,
       {{1, With(2, "send f32 x 9 to rank 2")}, {2, With(0, "send f32 x 9 to rank 0")}, {3, {}}});
   EXPECT_EQ(circle.failure_class, Class::kOrderInversion);
@@ -237,10 +243,58 @@ TEST(VerdictTest, RanksThatWaitInACircleAreSuspectsTogether) {
             "rank 0: it waits in send f32 x 9 to rank 1; rank 1: it waits in send f32 x 9 to rank "
             "2; rank 2: it waits in send f32 x 9 to rank 0");
   // Who waits for the circle is not part of it.
-  const Verdict outside = WhoIsMissing(
+  const Verdict outside = WhoIsMissingHere(
       Own(1, "recv f32 x 9 from rank 1"), false, 1,
       {{1, With(2, "send f32 x 9 to rank 2")}, {2, With(1, "send f32 x 9 to rank 1")}});
   EXPECT_EQ(Ranks(outside), (std::vector<std::int64_t>{1, 2}));
+}
+
+// Submitted operation `sequence`, but is still in operation 7 of another communicator.
+Standing Busy(std::uint64_t sequence, int waits_for = -1) {
+  Standing standing = At(sequence, sequence - 1, "barrier");
+  standing.completed = standing.started;
+  standing.elsewhere = Elsewhere{"b.1", "b", 7, "all_gather u8 x 1", waits_for};
+  return standing;
+}
+
+TEST(VerdictTest, TwoCommunicatorsInOppositeOrderAreAnInversion) {
+  const Standing queued_here{.submitted = 7, .started = 6, .completed = 6};
+  const Verdict verdict =
+      WhoIsMissing(Own(5, "barrier"), false, -1, {{1, Busy(5)}, {2, At(5, 5, "barrier")}},
+                   {{"b.1", queued_here}});
+  EXPECT_EQ(verdict.failure_class, Class::kOrderInversion);
+  EXPECT_EQ(
+      Sentence(verdict),
+      "rank 0: it is in barrier (operation 5) before that; rank 1: it is in all_gather u8 x 1 "
+      "(operation 7 of communicator b) before this one");
+
+  // A send that waits for this rank is one, too.
+  const Verdict send = WhoIsMissing(Own(5, "barrier"), false, -1, {{1, Busy(5, 0)}}, {});
+  EXPECT_EQ(send.failure_class, Class::kOrderInversion);
+
+  // Not when this rank has done its part there.
+  const Standing done_here{.submitted = 7, .started = 7, .completed = 7};
+  const Verdict late =
+      WhoIsMissing(Own(5, "barrier"), false, -1, {{1, Busy(5)}}, {{"b.1", done_here}});
+  EXPECT_EQ(late.failure_class, Class::kNotJoined);
+  EXPECT_EQ(Sentence(late),
+            "waiting for rank 1: it has called operation 5, but is still in all_gather u8 x 1 of "
+            "communicator b");
+}
+
+TEST(VerdictTest, WhoIsHeldUpElsewhereIsNotToBlameWhileAnotherIsMissing) {
+  const Verdict verdict =
+      WhoIsMissing(Own(5, "barrier"), false, -1, {{1, Busy(5)}, {2, At(4, 4, "barrier")}}, {});
+  EXPECT_EQ(Ranks(verdict), std::vector<std::int64_t>{2});
+}
+
+TEST(VerdictTest, AStandingSurvivesTheStore) {
+  for (const Standing& standing :
+       {At(5, 5, "barrier"), With(2, "send u8 x 1 to rank 2"), Busy(3)}) {
+    const Result<Standing> decoded = DecodeStanding(Encode(standing));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_EQ(*decoded, standing);
+  }
 }
 
 TEST(VerdictTest, TheMinorityIsOdd) {
